@@ -1,0 +1,97 @@
+"""What every Python system offers the worker. Native code speaks the same contract as flags and JSON lines.
+
+An adapter is one class in one module of `baselines/`, found through `target` in `configs/system/<name>.yaml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class World:
+    """Where this process stands: `rank` of `world_size` processes, `local_rank` on this machine."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a system computes and how its raw results relate to the global mean loss.
+
+    `gradient_scale` multiplies the raw embedding gradients, `scalar_scale` the raw gradients of scale and bias; both may
+    name the world size as the string "1/world_size" or be a number. They are stated from the system's definition, never fitted.
+    """
+
+    sets: int
+    negatives: str  # "global" or "local"
+    normalisation: str  # who divides by the norm, and with which guard
+    gradient_scale: str | float = 1.0
+    scalar_scale: str | float = 1.0
+    scale_parameter: str = "scale"  # "scale" or "log_scale": what autograd differentiates; outputs are always d/d(scale)
+    notes: str = ""
+    mirrors: str = ""  # upstream revision whose maths this follows, if any
+
+
+@dataclass
+class Outputs:
+    """One step's results on this rank, of the GLOBAL mean loss.
+
+    `gradients` maps "rows", or "images" and "captions", to float32 `[rows_of_this_rank, dims]`. `bias_gradient` is None
+    where the loss has no bias. `first_row` is the global number of the first row held here.
+    """
+
+    loss: float
+    scale_gradient: float
+    bias_gradient: float | None
+    gradients: dict[str, np.ndarray]
+    first_row: int = 0
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class System(Protocol):
+    """The adapter interface. `case` is the JSON object of docs/contracts.md section 1."""
+
+    declares: Declaration
+
+    @classmethod
+    def unsupported(cls, case: Mapping[str, Any]) -> str | None:
+        """Why this case cannot run here, as one clause, or None."""
+
+    def __init__(self, case: Mapping[str, Any], world: World) -> None: ...
+
+    def build(self) -> None:
+        """Create inputs on the device and the parameters; called once, after `ready` was written."""
+
+    def step(self) -> None:
+        """Forward and backward from device-resident embeddings to loss, dX, dt, db. May return before the device is done."""
+
+    def synchronize(self) -> None:
+        """Wait for this rank's device."""
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+
+    def maximum(self, value: float) -> float:
+        """The largest `value` over ranks."""
+
+    def outputs(self) -> Outputs:
+        """Results of the last step, rescaled to the global mean loss."""
+
+    def memory_reset(self) -> None:
+        """Forget peaks measured so far."""
+
+    def memory(self) -> dict[str, int | None]:
+        """`allocated_peak_bytes`, `input_bytes`, `gradient_bytes`, `device_used_bytes`; None where it cannot be known."""
+
+    def versions(self) -> dict[str, str]:
+        """Package versions that matter for this system."""
+
+    def close(self) -> None:
+        """Release process groups and memory."""

@@ -1,0 +1,1 @@
+"""The benchmark harness: enumerate cases, launch workers, gate, time, record, compare."""

@@ -1,0 +1,168 @@
+"""Result rows: the one place that knows the CSV.
+
+Tidy: one row per case; seconds, bytes and counts are stored, rates are derived when reporting. An empty cell means "not known".
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+SCHEMA_VERSION = 1
+
+# The design's names in its order, then what this suite adds.
+COLUMNS = (
+    "schema_version",
+    "run_id",
+    "system",
+    "loss",
+    "variant",
+    "state",
+    "rows",
+    "dims",
+    "prefixes",
+    "dtype",
+    "gradient_dtype",
+    "scale",
+    "bias",
+    "seed",
+    "self_pairs",
+    "world_size",
+    "nodes",
+    "device",
+    "protocol",
+    "status",
+    "reason",
+    "best_seconds",
+    "median_seconds",
+    "mean_seconds",
+    "mean_low_seconds",
+    "mean_high_seconds",
+    "rounds",
+    "samples",
+    "first_step_seconds",
+    "allocated_peak_bytes",
+    "step_peak_bytes",
+    "device_used_bytes",
+    "loss_value",
+    "loss_error",
+    "embedding_gradient_error",
+    "scale_gradient_error",
+    "bias_gradient_error",
+    "samples_file",
+    "environment_file",
+    "case_id",
+    "expected_status",
+    "labels",
+    "live",
+    "prefix_weights",
+    "threads",
+    "steps_per_block",
+    "device_name",
+    "system_version",
+    "inputs_sha256",
+    "git_revision",
+    "published_time_text",
+    "published_memory_text",
+    "source",
+)
+REQUIRED = COLUMNS[: COLUMNS.index("case_id")]
+
+
+class RecordError(ValueError):
+    """A CSV that cannot be read as results; the message names the file and the column."""
+
+
+def _migrate(row: dict[str, str]) -> dict[str, str]:
+    """Bring a row of an older schema to the current one. Version 1 is the first."""
+    return row
+
+
+def read_rows(path: str | os.PathLike) -> list[dict[str, str]]:
+    """All rows of a result CSV as text, every column of COLUMNS present.
+
+    Raises RecordError when the header lacks a required column, has an unknown or repeated one, when a row is torn, or
+    when the schema version is newer than this code.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8", errors="strict")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise RecordError(f"{path}: cannot be read as a CSV ({problem})") from None
+    reader = csv.reader(io.StringIO(text, newline=""))
+    header = next(reader, None)
+    if header is None:
+        raise RecordError(f"{path}: empty file, no header")
+    for name in REQUIRED:
+        if name not in header:
+            raise RecordError(f"{path}: column {name!r} is missing from the header")
+    for name in header:
+        if name not in COLUMNS:
+            raise RecordError(f"{path}: column {name!r} is not one of this schema's")
+        if header.count(name) > 1:
+            raise RecordError(f"{path}: column {name!r} stands twice in the header")
+    rows = []
+    for number, cells in enumerate(reader, start=2):
+        if len(cells) != len(header):
+            raise RecordError(f"{path}: line {number} has {len(cells)} cells, the header {len(header)}")
+        row = dict.fromkeys(COLUMNS, "") | dict(zip(header, cells, strict=True))
+        if not row["schema_version"].isdigit() or not 1 <= int(row["schema_version"]) <= SCHEMA_VERSION:
+            raise RecordError(
+                f"{path}: line {number}, column 'schema_version' is {row['schema_version']!r}; "
+                f"this version reads 1 to {SCHEMA_VERSION}"
+            )
+        rows.append(_migrate(row))
+    return rows
+
+
+def format_rows(rows: Iterable[Mapping[str, object]]) -> str:
+    """CSV text of rows. Unknown keys raise KeyError; missing ones and None become empty cells."""
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        for name in row:
+            if name not in COLUMNS:
+                raise KeyError(name)
+        writer.writerow([_cell(row.get(name)) for name in COLUMNS])
+    return out.getvalue()
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return " ".join(_cell(item) for item in value)
+    return str(value)
+
+
+def write_rows(path: str | os.PathLike, rows: Iterable[Mapping[str, object]]) -> None:
+    """Replace `path` with these rows, atomically: a reader sees the old file or the new one, also after a crash."""
+    write_atomically(path, format_rows(rows).encode())
+
+
+def write_atomically(path: str | os.PathLike, data: bytes) -> None:
+    """Temporary file beside `path`, fsync, rename, fsync of the folder. On failure the old file is untouched."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
