@@ -1,6 +1,5 @@
 // The plain data of the library: bf16 numbers, views of matrices, the names of losses and what a step is asked to do.
 #pragma once
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -56,11 +55,11 @@ struct bf16_t {
 
     bf16_t() = default;
     SCALING_CONTRASTS_HD explicit bf16_t(float value) {
-        auto word = std::bit_cast<std::uint32_t>(value);
+        auto word = __builtin_bit_cast(std::uint32_t, value);
         bool const nan = (word & 0x7fffffffu) > 0x7f800000u;
         bits = static_cast<std::uint16_t>(nan ? (word >> 16) | 0x40u : (word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
     }
-    SCALING_CONTRASTS_HD explicit operator float() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+    SCALING_CONTRASTS_HD explicit operator float() const { return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16); }
 };
 static_assert(sizeof(bf16_t) == 2);
 
