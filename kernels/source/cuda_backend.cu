@@ -168,6 +168,7 @@ device_t const& device() {
             if (error == cudaErrorInsufficientDriver && driver > 0)
                 d.problem = "the driver supports CUDA " + std::to_string(driver / 1000) + "." + std::to_string(driver % 1000 / 10) +
                             ", this binary needs " + std::to_string(CUDART_VERSION / 1000) + ".0 or newer; update the driver";
+            else if (driver == 0) d.problem = "no CUDA driver here";
             else d.problem = std::string("no CUDA device here (") + cudaGetErrorString(error == cudaSuccess ? cudaErrorNoDevice : error) + ")";
             return d;
         }

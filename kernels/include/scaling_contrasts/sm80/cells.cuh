@@ -90,11 +90,11 @@ __device__ __forceinline__ void labelled_slopes(kinds_t& kinds, int m, int n, fl
     }
 }
 
-/// info_nce: slopes of eight cells, both softmaxes. `row_log` and `column_log` are the log sums.
+/// info_nce: slopes of eight cells, both softmaxes. `row_log` and `column_log` are the log sums; positives leave their x.
 template <bool kLabelled>
 __device__ __forceinline__ void softmax_slopes(kinds_t const& kinds, int m, int n, float const* dots, float const (&u)[2],
                                                float const (&v)[4], float const (&row_log)[2], float const (&column_log)[4],
-                                               float (&slope)[8], cell_sums_t& sums) {
+                                               float (&slope)[8], float* positive_logits) {
     [[maybe_unused]] std::uint32_t const positives = kLabelled ? kinds.positives(m, n) : 0, ignoreds = kLabelled ? kinds.ignoreds(m, n) : 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -105,7 +105,7 @@ __device__ __forceinline__ void softmax_slopes(kinds_t const& kinds, int m, int 
             if (ignoreds >> i & 1) slope[i] = 0;
             else if (positives >> i & 1) {
                 slope[i] -= 2;
-                sums.loss -= 2 * ln2_k * x;
+                positive_logits[m * 16 + row * 8] = x;
             }
         }
     }

@@ -56,12 +56,15 @@ class engine_t {
             if (is_nce()) {
                 set.maxima = gpu::buffer_t<float2>(ledger, statistics);
                 set.log_sums = gpu::buffer_t<float>(ledger, statistics);
+                if (i == 0) positive_logits_ = gpu::buffer_t<float>(ledger, statistics);
             }
             auto& rows = set.rows;
             rows.embeddings = set.input.embeddings;
             rows.labels = set.input.labels;
             rows.inverse_norms = set.inverse_norms.data();
             rows.log_sums = set.log_sums.data();
+            rows.maxima = set.maxima.data();
+            rows.positive_logits = positive_logits_.data();
             rows.gradient = is_float ? static_cast<float*>(set.input.gradient) : set.gradient.data();
             rows.weighted_products = set.products.data();
             rows.first = device * problem.rows;
@@ -250,7 +253,7 @@ class engine_t {
     set_t set_[2];
     int side_ = 0;
     gpu::buffer_t<std::uint32_t> weights_;
-    gpu::buffer_t<float> row_products_, column_products_;
+    gpu::buffer_t<float> row_products_, column_products_, positive_logits_;
     gpu::buffer_t<double> slots_;
 };
 

@@ -39,7 +39,7 @@ static __global__ void log_sums_kernel(float2 const* running, float* log_sums, s
 
 /// dX_i in band b = factor t (gradient_i - x_i sum over p >= b of weighted_products_p / |x_i[:p]|^2), rounded to what is
 /// returned; zero for dead rows and past the ladder. One warp a row. `partial` gets each thread block's sums of the
-/// weighted products, dL/dt but for a factor, and of prefix weight * log sum, info_nce's part of the loss.
+/// weighted products, dL/dt but for a factor, and of info_nce's loss in units of ln 2.
 template <class output_t>
 static __global__ void __launch_bounds__(finish_threads_k)
     finish_kernel(__grid_constant__ rows_t const set, std::int64_t capacity, __grid_constant__ ladder_t const ladder, float const* scale, double factor,
@@ -61,7 +61,8 @@ static __global__ void __launch_bounds__(finish_threads_k)
                 float const product = set.weighted_products[at], inverse = set.inverse_norms[at];
                 correction = fmaf(product * inverse, inverse, correction);
                 products += product;
-                if (set.log_sums) logs += double(ladder.weights[prefix]) * set.log_sums[at];
+                if (set.maxima)   // cross-entropy; the difference first, so that small losses keep their digits
+                    logs += double(ladder.weights[prefix]) * (double(set.maxima[at].x) - set.positive_logits[at] + log2(double(set.maxima[at].y)));
             }
             for (int i = begin + lane * 2; i < column; i += 64) {
                 float2 value = {0, 0};
@@ -86,11 +87,11 @@ static __global__ void __launch_bounds__(finish_threads_k)
     }
 }
 
-/// How the sums become scalars: loss = n_factor (slots' + log_factor * log sums), and so on.
+/// What the scalars are summed from.
 struct scalars_job_t {
     double const* slots;        ///< [count][3]
     int slot_count;
-    double2 const* partial[2];  ///< of each set's finish_kernel; the second's log sums count, its products do not
+    double2 const* partial[2];  ///< of each set's finish_kernel; the second's loss counts, its products do not
     int partial_count;
     double factor;              ///< of all three: 1 / n, or 1 / 2n
     bool has_bias;

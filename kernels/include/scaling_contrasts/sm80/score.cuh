@@ -60,7 +60,8 @@ __device__ __forceinline__ void score_band(superblock_t const& a, ladder_t const
                 for (int h = 0; h < 2; ++h) row_log[h] = __ldg(row_logs + h * 8);
 #pragma unroll
                 for (int i = 0; i < 4; ++i) column_log[i] = __ldg(column_logs + i / 2 * 8 + i % 2);
-                softmax_slopes<kLabelled>(kinds, m, n, dots, u, v, row_log, column_log, slope, band);
+                softmax_slopes<kLabelled>(kinds, m, n, dots, u, v, row_log, column_log, slope,
+                                           a.rows.positive_logits + std::int64_t(prefix) * a.rows.padded + a.first_row + w.tile_row * tile_k + r);
             } else if constexpr (kLabelled) {
                 labelled_slopes(kinds, m, n, dots, u, s, v, bias, slope, band);
             } else {
