@@ -156,20 +156,21 @@ class run_t {
             std::iota(rows.begin(), rows.end(), 0);
         }
         bool const two = sets_of(check.problem.loss) == 2;
-        std::map<std::string, std::string> files;
+        json_t files;
         std::vector<float> values(rows.size() * static_cast<std::size_t>(check.problem.dims));
         for (int set = 0; set < (two ? 2 : 1); ++set) {
             std::string const name = !two ? "rows" : set == 0 ? "images" : "captions";
-            files[name] = check.name + "." + name + ".0.npy";
+            std::string const file = check.name + "." + name + ".0.npy";
+            files.text(name, file);
             backend->gradient_rows(set, rows, values.data());
-            write_npy(reporter_.path(files[name]), values.data(), static_cast<std::int64_t>(rows.size()), check.problem.dims);
+            write_npy(reporter_.path(file), values.data(), static_cast<std::int64_t>(rows.size()), check.problem.dims);
         }
         scalars_t const scalars = backend->scalars();
         json_t event;
         event.text("name", check.name).number("loss_value", scalars.loss).number("scale_gradient", scalars.scale_gradient);
         if (check.problem.loss == loss_t::info_nce_k) event.raw("bias_gradient", "null");
         else event.number("bias_gradient", scalars.bias_gradient);
-        reporter_.event("check", event.texts("gradients", files).integers("rows", rows));
+        reporter_.event("check", event.raw("gradients", files.line()).integers("rows", rows));
         require_finite(scalars);
     }
 

@@ -201,8 +201,9 @@ inline void step_t::gather(int device, int peer) {
         for (int p = 0; p < ladder_.count; ++p)
             for (std::int64_t row = 0; row < s.x.rows; ++row) {
                 auto const at = static_cast<std::size_t>(p * s.padded + row);
-                s.log_sums[at] = s.greatest[at] + std::log2(s.total[at]);
-                sum += static_cast<double>(ladder_.weights[static_cast<std::size_t>(p)]) * static_cast<double>(s.log_sums[at]);
+                double const log_total = std::log2(static_cast<double>(s.total[at]));
+                s.log_sums[at] = s.greatest[at] + static_cast<float>(log_total);
+                sum += static_cast<double>(ladder_.weights[static_cast<std::size_t>(p)]) * log_total;
             }
     }
     sums_[static_cast<std::size_t>(device)] = {sum * static_cast<double>(ln2_k) / (2.0 * static_cast<double>(problem_.live_rows())), 0, 0};

@@ -114,11 +114,15 @@ SC_INLINE void weigh_info_nce(score_job_t const& job, int p, tile_t& tile, task_
     find_logits(job, p, tile);
     float const* const row_logs = job.rows->log_sums.data() + p * job.rows->padded + job.first_row + tile.row;
     float const* const logs = job.candidates->log_sums.data() + p * job.candidates->padded + job.first_candidate + tile.candidate;
+    // The loss of a positive is log(total) + greatest - logit. Most often the positive is the greatest, and the difference,
+    // of two equal floats here, exactly 0; `gather` adds log(total).
+    float const* const row_most = job.rows->greatest.data() + p * job.rows->padded + job.first_row + tile.row;
+    float const* const most = job.candidates->greatest.data() + p * job.candidates->padded + job.first_candidate + tile.candidate;
     weigh(job, p, tile, sums, candidate_sums, [&](vector_t x, int r, int v, vector_t& loss, vector_t& slope) SC_TARGET {
         integers_t const positive = tile.positive[r][v], counted = tile.counted[r][v];
         slope = exp2_of(x - row_logs[r]) + exp2_of(x - load(logs + v * lanes_k));
         slope = cast<vector_t>(cast<integers_t>(positive ? slope - 2.0f : slope) & counted);
-        loss = cast<vector_t>(cast<integers_t>(x * (-2.0f * ln2_k)) & positive);
+        loss = cast<vector_t>(cast<integers_t>(((row_most[r] - x) + (load(most + v * lanes_k) - x)) * ln2_k) & positive);
     });
 }
 
