@@ -42,7 +42,7 @@ class engine_t {
     /// device * problem.rows. `side_limit` bounds the superblocks, for tests.
     engine_t(problem_t const& problem, int device, std::span<input_t const> inputs, float const* scale, float const* bias, double* out,
              gpu::ledger_t& ledger, int side_limit = 0)
-        : problem_(problem), ladder_(make_ladder(problem)), pieces_(make_pieces(ladder_)), scale_(scale), bias_(bias), out_(out) {
+        : problem_(problem), ladder_(make_ladder(problem)), pieces_(make_pieces(ladder_)), slabs_(make_slabs(ladder_)), scale_(scale), bias_(bias), out_(out) {
         int const live = static_cast<int>(problem.live_of(device)), padded = (live + tile_k - 1) / tile_k * tile_k;
         std::int64_t const statistics = std::int64_t(ladder_.count) * padded, cells = problem.rows * std::int64_t(problem.dims);
         bool const is_float = problem.gradient_type == gradient_type_t::float32_k;
@@ -97,6 +97,7 @@ class engine_t {
             }
         }
         clear(slots_.data(), slots_.bytes(), stream);
+        clear(positive_logits_.data(), positive_logits_.bytes(), stream);
     }
 
     /// info_nce: maxima and sums over one block of candidates, `other`'s rows, whose begin() came before.
@@ -105,7 +106,7 @@ class engine_t {
     void close_maxima(cudaStream_t stream) {
         for (int i = 0; i < sets(); ++i)
             if (auto const count = set_[i].maxima.size()) {
-                log_sums_kernel<<<grid(count), 256, 0, stream>>>(set_[i].maxima.data(), set_[i].log_sums.data(), count);
+                log_sums_kernel<<<grid(count), 256, 0, stream>>>(set_[i].maxima.data(), positive_logits_.data(), set_[i].log_sums.data(), count);
                 gpu::check_launch("log_sums_kernel");
             }
     }
@@ -227,7 +228,7 @@ class engine_t {
     void score_superblock(superblock_t const& a, bool both_sides, pass_t pass, cudaStream_t stream) {
         int const tiles = a.triangle ? a.tile_rows * (a.tile_rows + 1) / 2 : a.tile_rows * a.tile_columns;
         auto* kernel = pass == pass_t::softmax_k ? score_kernel<pass_t::softmax_k> : score_kernel<pass_t::sigmoid_k>;
-        kernel<<<tiles, score_threads_k, sizeof(score_shared_t), stream>>>(a, ladder_);
+        kernel<<<tiles, score_threads_k, sizeof(score_shared_t), stream>>>(a, ladder_, slabs_);
         gpu::check_launch("score_kernel");
         int const products = products_of_side(pieces_.count, pieces_.narrow, a.tile_rows) +
                              (both_sides ? products_of_side(pieces_.count, pieces_.narrow, a.tile_columns) : 0);
@@ -236,7 +237,7 @@ class engine_t {
     }
 
     void find_maxima(superblock_t const& a, int set, bool both_sides, cudaStream_t stream) {
-        score_kernel<pass_t::maxima_k><<<a.tile_rows * a.tile_columns, score_threads_k, sizeof(score_shared_t), stream>>>(a, ladder_);
+        score_kernel<pass_t::maxima_k><<<a.tile_rows * a.tile_columns, score_threads_k, sizeof(score_shared_t), stream>>>(a, ladder_, slabs_);
         gpu::check_launch("score_kernel");
         for (int side = 0; side < (both_sides ? 2 : 1); ++side) {
             merge_maxima_kernel<<<dim3(static_cast<unsigned>(side ? a.tile_columns : a.tile_rows), static_cast<unsigned>(ladder_.count)), tile_k, 0, stream>>>(
@@ -248,6 +249,7 @@ class engine_t {
     problem_t problem_;
     ladder_t ladder_;
     pieces_t pieces_;
+    slabs_t slabs_;
     float const *scale_, *bias_;
     double* out_;
     set_t set_[2];

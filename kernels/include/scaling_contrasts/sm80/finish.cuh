@@ -31,10 +31,12 @@ static __global__ void clear_maxima_kernel(float2* running, std::int64_t count) 
     if (i < count) running[i] = {-1e30f, 0.0f};
 }
 
-/// After the last: log2 of the sum of 2^x.
-static __global__ void log_sums_kernel(float2 const* running, float* log_sums, std::int64_t count) {
+/// After the last: log2 of the sum of 2^x over negatives and the positive.
+static __global__ void log_sums_kernel(float2 const* running, float const* positive_logits, float* log_sums, std::int64_t count) {
     std::int64_t const i = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i < count) log_sums[i] = running[i].y > 0 ? running[i].x + log2f(running[i].y) : 0.0f;
+    if (i >= count) return;
+    float const rest = running[i].y > 0 ? running[i].x + log2f(running[i].y) : -1e30f, own = positive_logits[i];
+    log_sums[i] = fmaxf(rest, own) + log2f(1 + exp2f(-fabsf(rest - own)));
 }
 
 /// dX_i in band b = factor t (gradient_i - x_i sum over p >= b of weighted_products_p / |x_i[:p]|^2), rounded to what is
@@ -61,8 +63,10 @@ static __global__ void __launch_bounds__(finish_threads_k)
                 float const product = set.weighted_products[at], inverse = set.inverse_norms[at];
                 correction = fmaf(product * inverse, inverse, correction);
                 products += product;
-                if (set.maxima)   // cross-entropy; the difference first, so that small losses keep their digits
-                    logs += double(ladder.weights[prefix]) * (double(set.maxima[at].x) - set.positive_logits[at] + log2(double(set.maxima[at].y)));
+                if (set.maxima) {   // log2(1 + negatives / positive): small losses keep their digits
+                    double const ratio = double(set.maxima[at].x) - set.positive_logits[at] + log2(double(set.maxima[at].y));
+                    logs += double(ladder.weights[prefix]) * log1p(exp2(ratio)) / double(ln2_k);
+                }
             }
             for (int i = begin + lane * 2; i < column; i += 64) {
                 float2 value = {0, 0};

@@ -52,34 +52,67 @@ struct product_t {
     pieces_t::piece_t piece;
 };
 
-/// Starts the copies of one stage: candidates 32 `slab` and up. kWide: 128 rows x 128 columns, else 256 x 64.
+/// Where a thread copies, for every stage: blocks of weights `block`, + 2, + 4, ... of the output's rows, one of the
+/// stage's two candidate blocks; and pieces of candidates some lines apart.
+struct stage_places_t {
+    unsigned char const* direct[2];       ///< of candidate tile 0 as it is stored, for one or two tile rows of the output
+    unsigned char const* transposed[2];
+    bf16_t const* embeddings;             ///< of candidate 0
+    std::uint32_t to_weights, to_embeddings;
+};
+
 template <bool kWide>
-__device__ __forceinline__ void load_stage(gradient_stage_t& stage, superblock_t const& a, product_t const& job, int dims, int slab) {
-    int const thread = threadIdx.x, k = slab / 4, quarter = slab % 4;
-    std::uint32_t const to = ptx::shared_address(stage.weights) + thread * 16;
-    int const block = thread >> 6, deep = thread >> 5 & 1, lane = thread & 31;   // this thread's rows of blocks: block, + 2, + 4, ...
+__device__ __forceinline__ stage_places_t stage_places(superblock_t const& a, product_t const& job, int dims) {
+    int const thread = threadIdx.x, block = thread >> 6, deep = thread >> 5 & 1, lane = thread & 31;
+    constexpr int kPieces = kWide ? 16 : 8;
+    int const line = thread / kPieces, piece = thread % kPieces;
+    rows_t const& set = job.of_columns ? a.rows : a.columns;
+    int const first = job.of_columns ? a.first_row : a.first_column;
+    stage_places_t places;
+    for (int part = 0; part < 2; ++part) {
+        int const tile = min(job.tile + part, job.tiles - 1);   // of a last tile alone, the second half is computed and dropped
+        auto const* direct = reinterpret_cast<unsigned char const*>(a.weights + tile_words(a.side, job.piece.prefix, tile, 0));
+        auto const* transposed = reinterpret_cast<unsigned char const*>(a.weights + tile_words(a.side, job.piece.prefix, 0, tile));
+        places.direct[part] = direct + (block * 8 + deep) * 512 + lane * 16;
+        places.transposed[part] = transposed + (deep * 8 + block) * 512 + lane * 16;
+    }
+    places.embeddings = set.embeddings + std::int64_t(first + line) * dims + job.piece.column + piece * 8;
+    places.to_weights = thread * 16;
+    places.to_embeddings = sizeof(gradient_stage_t::weights) + line * (kPieces * 16) + ((piece ^ (line & 7)) << 4);
+    return places;
+}
+
+/// Starts the copies of one stage: candidates 32 `slab` and up; those past the live ones, and pieces past `dims`, become
+/// zeros. kWide: 128 rows x 128 columns, else 256 x 64.
+template <bool kWide>
+__device__ __forceinline__ void load_stage(gradient_stage_t& stage, superblock_t const& a, product_t const& job, stage_places_t const& places, int dims, int slab) {
+    std::uint32_t const to = ptx::shared_address(&stage);
+    constexpr int kTileBytes = tile_k * tile_k * 2, kPieces = kWide ? 16 : 8, kLines = gradient_threads_k / kPieces;
+    int const k = slab / 4, quarter = slab % 4;
 #pragma unroll
     for (int part = 0; part < (kWide ? 1 : 2); ++part) {
-        int const i = job.tile + part;
-        bool const transposed = job.of_columns || (job.triangle && k < i), valid = i < job.tiles;
-        auto const* tile = reinterpret_cast<unsigned char const*>(
-            a.weights + (valid ? tile_words(a.side, job.piece.prefix, transposed ? k : i, transposed ? i : k) : 0));
-        int const along = quarter * 2 + deep;
-        unsigned char const* from = tile + (transposed ? along * 8 + block : block * 8 + along) * 512 + lane * 16;
-        int const step = transposed ? 2 * 512 : 2 * 8 * 512;
+        if (job.of_columns || (job.triangle && k < job.tile + part)) {
+            unsigned char const* from = places.transposed[part] + (std::int64_t(k) * (a.side / tile_k) * kTileBytes + quarter * (2 * 8 * 512));
 #pragma unroll
-        for (int j = 0; j < 4; ++j) ptx::copy_16(to + (part * 4 + j) * 2048, from + j * step, valid);
+            for (int j = 0; j < 4; ++j) ptx::copy_16(to + places.to_weights + (part * 4 + j) * 2048, from + j * (2 * 512));
+        } else {
+            unsigned char const* from = places.direct[part] + (k * kTileBytes + quarter * (2 * 512));
+#pragma unroll
+            for (int j = 0; j < 4; ++j) ptx::copy_16(to + places.to_weights + (part * 4 + j) * 2048, from + j * (2 * 8 * 512));
+        }
     }
     rows_t const& set = job.of_columns ? a.rows : a.columns;
     int const first = (job.of_columns ? a.first_row : a.first_column) + slab * depth_k;
-    constexpr int kPieces = kWide ? 16 : 8;
-    std::uint32_t const embeddings = ptx::shared_address(stage.embeddings);
-    int const piece = thread % kPieces, column = job.piece.column + piece * 8;
+    bf16_t const* from = places.embeddings + std::int64_t(slab) * depth_k * dims;
+    if (first + depth_k <= set.rows && job.piece.column + kPieces * 8 <= dims) {
 #pragma unroll
-    for (int line = thread / kPieces; line < depth_k; line += gradient_threads_k / kPieces) {
-        bool const valid = first + line < set.rows && column < dims;
-        auto const* from = set.embeddings + (valid ? std::int64_t(first + line) * dims + column : 0);
-        ptx::copy_16(embeddings + line * (kPieces * 16) + ((piece ^ (line & 7)) << 4), from, valid);
+        for (int i = 0; i < depth_k / kLines; ++i) ptx::copy_16(to + places.to_embeddings + i * kLines * kPieces * 16, from + std::int64_t(i * kLines) * dims);
+    } else {
+        int const line = threadIdx.x / kPieces, column = job.piece.column + threadIdx.x % kPieces * 8;
+        for (int i = 0; i < depth_k / kLines; ++i) {
+            bool const valid = first + line + i * kLines < set.rows && column < dims;
+            ptx::copy_16(to + places.to_embeddings + i * kLines * kPieces * 16, valid ? from + std::int64_t(i * kLines) * dims : set.embeddings, valid);
+        }
     }
 }
 
@@ -91,7 +124,9 @@ __device__ __forceinline__ void multiply_stage(float (&acc)[128], gradient_stage
     // a lane's address within a block: matrices lie in order, transposed ones change places 1 and 2
     int const matrix = lane >> 3, place = transposed ? (matrix & 1) * 2 + (matrix >> 1) : matrix;
     std::uint32_t const weights = ptx::shared_address(stage.weights) + row_block * 1024 + place * 128 + (lane & 7) * 16;
-    std::uint32_t const embeddings = ptx::shared_address(stage.embeddings);
+    constexpr int kLine = kWide ? 256 : 128;
+    // 16 lines on, the permutation is the same; two pieces on, it differs in the pieces' own bits
+    std::uint32_t const line = ptx::shared_address(stage.embeddings) + (lane & 15) * kLine, piece = (column / 8 + (lane >> 4)) ^ (lane & 7);
 #pragma unroll
     for (int step = 0; step < depth_k / 16; ++step) {
         std::uint32_t w[4][4];
@@ -100,12 +135,10 @@ __device__ __forceinline__ void multiply_stage(float (&acc)[128], gradient_stage
             if (transposed) ptx::load_matrices_transposed(w[m], weights + (m * 2 + step) * 512);
             else ptx::load_matrices(w[m], weights + (m * 2 + step) * 512);
         }
-        int const line = step * 16 + (lane & 15);
 #pragma unroll
         for (int n = 0; n < 4; ++n) {   // 16 columns at a time
             std::uint32_t x[4];
-            int const piece = column / 8 + n * 2 + (lane >> 4);
-            ptx::load_matrices_transposed(x, embeddings + line * (kWide ? 256 : 128) + ((piece ^ (line & 7)) << 4));
+            ptx::load_matrices_transposed(x, line + ((piece ^ n * 2) << 4) + step * 16 * kLine);
 #pragma unroll
             for (int m = 0; m < 4; ++m) {
                 ptx::multiply_add(acc + (m * 8 + n * 2) * 4, w[m], x[0], x[1]);
@@ -115,9 +148,9 @@ __device__ __forceinline__ void multiply_stage(float (&acc)[128], gradient_stage
     }
 }
 
-/// Adds the accumulators to the gradient.
+/// Adds the accumulators to the gradient, rows `first` to `end`.
 template <bool kWide>
-__device__ __forceinline__ void add_outputs(float const (&acc)[128], rows_t const& set, int first, int dims, pieces_t::piece_t const& piece) {
+__device__ __forceinline__ void add_outputs(float const (&acc)[128], rows_t const& set, int first, int end, int dims, pieces_t::piece_t const& piece) {
     int const lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     int const row = first + (kWide ? warp & 1 : warp) * 64 + (lane >> 2), column = kWide ? (warp >> 1) * 64 : 0;
 #pragma unroll
@@ -125,7 +158,7 @@ __device__ __forceinline__ void add_outputs(float const (&acc)[128], rows_t cons
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             int const r = row + m * 16 + h * 8;
-            if (r >= set.rows) continue;
+            if (r >= end) continue;
             auto* to = reinterpret_cast<float2*>(set.gradient + std::int64_t(r) * dims + piece.column + column + (lane & 3) * 2);
             float2 old[8];
 #pragma unroll
@@ -137,20 +170,23 @@ __device__ __forceinline__ void add_outputs(float const (&acc)[128], rows_t cons
         }
 }
 
-/// Adds the superblock's partial sums to the weighted products of these rows, always in the same order.
-__device__ __forceinline__ void add_products(superblock_t const& a, product_t const& job, int prefixes, int tiles) {
+/// Adds the superblock's partial sums of one prefix to the weighted products of the output's rows, always in the same order.
+__device__ __forceinline__ void add_products(superblock_t const& a, product_t const& job, int prefix, int prefixes, int rows) {
     rows_t const& set = job.of_columns ? a.columns : a.rows;
     int const first = job.of_columns ? a.first_column : a.first_row;
-    for (int index = threadIdx.x; index < tiles * tile_k * prefixes; index += gradient_threads_k) {
-        int const local = job.tile * tile_k + index % (tiles * tile_k), prefix = index / (tiles * tile_k), tile = local / tile_k;
-        if (first + local >= set.rows) continue;
+    for (int row = threadIdx.x; row < rows; row += gradient_threads_k) {
+        int const local = job.tile * tile_k + row, tile = local / tile_k;
+        if (tile >= job.tiles || first + local >= set.rows) continue;
+        int const transposed = job.of_columns ? job.depth : job.triangle ? tile : 0;   // so many tiles are read transposed
         float sum = 0;
-        for (int k = 0; k < job.depth; ++k) {
-            bool const transposed = job.of_columns || (job.triangle && k < tile);
-            int const parts = transposed ? 2 : 4;
-            float const* part = transposed ? a.column_products : a.row_products;
-            for (int i = 0; i < parts; ++i) sum += part[(std::int64_t(k * parts + i) * prefixes + prefix) * a.side + local];
-        }
+        auto add = [&](float const* parts, int begin, int end) {
+            float const* part = parts + std::int64_t(prefix) * a.side + local;
+            std::int64_t const step = std::int64_t(prefixes) * a.side;
+#pragma unroll 16
+            for (int i = begin; i < end; ++i) sum += __ldcg(part + i * step);
+        };
+        add(a.column_products, 0, transposed * 2);
+        add(a.row_products, transposed * 4, job.depth * 4);
         set.weighted_products[std::int64_t(prefix) * set.padded + first + local] += sum;
     }
 }
@@ -158,23 +194,24 @@ __device__ __forceinline__ void add_products(superblock_t const& a, product_t co
 template <bool kWide>
 __device__ __forceinline__ void multiply(gradient_stage_t* stages, superblock_t const& a, product_t const& job, int dims) {
     int const slabs = min(job.depth * 4, ((job.of_columns ? a.rows.rows - a.first_row : a.columns.rows - a.first_column) + depth_k - 1) / depth_k);
-#pragma unroll
-    for (int stage = 0; stage < gradient_stages_k - 1; ++stage) {
-        if (stage < slabs) load_stage<kWide>(stages[stage], a, job, dims, stage);
+    stage_places_t const places = stage_places<kWide>(a, job, dims);
+    auto load = [&](int slab) {
+        if (slab < slabs) load_stage<kWide>(stages[slab % gradient_stages_k], a, job, places, dims, slab);
         ptx::copy_commit();
-    }
+    };
+    for (int slab = 0; slab < gradient_stages_k - 1; ++slab) load(slab);
     // which half of a narrow job's 256 rows this warp works on decides whether its tile is read transposed
     int const tile = job.tile + (kWide ? 0 : int(threadIdx.x) >> 6);
     float acc[128] = {};
     for (int slab = 0; slab < slabs; ++slab) {
         ptx::copy_wait<gradient_stages_k - 2>();
         __syncthreads();   // the stage has come, and everyone is done with the one before it
-        int const next = slab + gradient_stages_k - 1;
-        if (next < slabs) load_stage<kWide>(stages[next % gradient_stages_k], a, job, dims, next);
-        ptx::copy_commit();
+        load(slab + gradient_stages_k - 1);
         multiply_stage<kWide>(acc, stages[slab % gradient_stages_k], job.of_columns || (job.triangle && slab / 4 < tile));
     }
-    add_outputs<kWide>(acc, job.of_columns ? a.columns : a.rows, (job.of_columns ? a.first_column : a.first_row) + job.tile * tile_k, dims, job.piece);
+    rows_t const& set = job.of_columns ? a.columns : a.rows;
+    int const first = job.of_columns ? a.first_column : a.first_row;   // rows past the superblock are another launch's
+    add_outputs<kWide>(acc, set, first + job.tile * tile_k, min(set.rows, first + job.tiles * tile_k), dims, job.piece);
 }
 
 /// Thread blocks for one side of `tiles` tile rows.
@@ -204,7 +241,11 @@ static __global__ void __launch_bounds__(gradient_threads_k, 2)
         job.tile = index % job.tiles;
     }
     job.piece = pieces.piece.data()[number];
-    if (number == 0) add_products(a, job, prefixes, narrow ? min(2, job.tiles - job.tile) : 1);
+    // the pieces of a row tile share the prefixes among them; narrow ones, whose tiles come in twos, leave them to the wide
+    // ones, if there are any
+    int const sharers = pieces.count > pieces.narrow ? pieces.count - pieces.narrow : pieces.count, share = sharers == pieces.count ? number : number - pieces.narrow;
+    if (sharers == pieces.count || !narrow)
+        for (int prefix = share; prefix < prefixes; prefix += sharers) add_products(a, job, prefix, prefixes, narrow ? 256 : 128);
     if (narrow) multiply<false>(stages, a, job, dims);
     else multiply<true>(stages, a, job, dims);
 }

@@ -1,6 +1,6 @@
 // Instructions that C++ has no name for, one wrapper each. Compute capability 8.0 and up.
 #pragma once
-#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
 
@@ -14,6 +14,11 @@ __device__ __forceinline__ std::uint32_t shared_address(void const* pointer) {
 /// Copies 16 bytes from global to shared memory asynchronously; writes zeros, and reads nothing, where `valid` is false.
 __device__ __forceinline__ void copy_16(std::uint32_t to, void const* from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+}
+
+/// The same, always valid.
+__device__ __forceinline__ void copy_16(std::uint32_t to, void const* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
 /// Closes the group of copies issued so far.
@@ -74,5 +79,14 @@ __device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
 }
 __device__ __forceinline__ float low_bf16(std::uint32_t packed) { return __uint_as_float(packed << 16); }
 __device__ __forceinline__ float high_bf16(std::uint32_t packed) { return __uint_as_float(packed & 0xffff0000u); }
+
+
+/// The same as fp16.
+__device__ __forceinline__ std::uint32_t pack_half(float low, float high) {
+    std::uint32_t packed;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+__device__ __forceinline__ float2 unpack_half(std::uint32_t packed) { return __half22float2(*reinterpret_cast<__half2 const*>(&packed)); }
 
 }  // namespace scaling_contrasts::sm80::ptx

@@ -20,7 +20,7 @@ struct rows_t {
     std::int32_t const* labels = nullptr;   ///< group of each row; null: every row's group is its global number
     float const* inverse_norms = nullptr;   ///< 0 for a prefix of norm 0
     float const* log_sums = nullptr;        ///< info_nce: log2 of the sum over candidates of 2^x
-    float2 const* maxima = nullptr;         ///< info_nce: maximum over candidates of x, sum of 2^(x - maximum)
+    float2 const* maxima = nullptr;         ///< info_nce: maximum over negatives of x, sum of 2^(x - maximum)
     float* positive_logits = nullptr;       ///< info_nce: x of the row's positive, one array for both sets
     float* gradient = nullptr;              ///< [rows][dims]: sum over candidates of weight * candidate
     float* weighted_products = nullptr;     ///< sum over candidates of weight * dot product, unsummed over prefixes
