@@ -184,7 +184,7 @@ double band_error(bench_t const& bench, reference::result_t const& expected) {
                     double const e = got[row * p.dims + c] - want[row * p.dims + c];
                     error += e * e, norm += want[row * p.dims + c] * want[row * p.dims + c];
                 }
-            double const relative = error == 0 ? 0 : std::sqrt(error / (norm + 1e-28));   // below 1e-14 the oracle is noise too
+            double const relative = error == 0 ? 0 : std::sqrt(error / (norm + 1e-44));   // below 1e-22, about fp32's least, nothing is compared
             worst = std::isfinite(relative) ? std::max(worst, relative) : INFINITY;
             begin = end;
         }
@@ -192,18 +192,18 @@ double band_error(bench_t const& bench, reference::result_t const& expected) {
     return worst;
 }
 
-/// One comparison with the oracle. Rounding the weights to bf16 costs 1.6e-3 of a gradient, 1.9e-3 where half of it is
-/// along the row itself and is taken out again; up to 2.3e-3 where one or two weights make all of it. bf16 results add
-/// their own 1.6e-3.
+/// One comparison with the oracle. fp32 gradients have weights of two bf16 parts, made of slopes
+/// of 10 significant bits: at most 1e-3 each. bf16 gradients are made of weights
+/// rounded to bf16, 1.1e-3 to 2.6e-3 by where in a binade the weights lie, and add their own 1.6e-3.
 bool agrees(bench_t const& bench, double t, double b, std::string& detail) {
     auto const& p = bench.description().problem;
     auto const want = bench.reference(t, b);
     auto const got = bench.scalars();
-    auto relative = [](double error, double scale) { return error == 0 ? 0 : std::isfinite(error) ? std::fabs(error) / (std::fabs(scale) + 1e-14) : INFINITY; };
+    auto relative = [](double error, double scale) { return error == 0 ? 0 : std::isfinite(error) ? std::fabs(error) / (std::fabs(scale) + 1e-22) : INFINITY; };
     double const loss = relative(got[0] - want.loss, want.loss), scale = relative(got[1] - want.scale, want.scale_terms),
                  bias = relative(got[2] - want.bias, want.bias_terms), rows = band_error(bench, want);
     bool const is_float = p.gradient_type == gradient_type_t::float32_k, few = p.live_rows() < 16;
-    double const tolerance = is_float ? (few ? 2.6e-3 : 2e-3) : few ? 4e-3 : 3e-3;
+    double const tolerance = is_float ? 1e-3 : few ? 4.5e-3 : 3e-3;
     detail = text("loss %.1e  dt %.1e  db %.1e  dX %.2e%s", loss, scale, bias, rows, bench.guards_intact() ? "" : "  GUARDS OVERWRITTEN");
     return loss < 1e-5 && scale < 1e-4 && bias < 1e-4 && rows < tolerance && bench.guards_intact();
 }
@@ -422,7 +422,7 @@ void check_offsets() {
             for (int c = 0; c < p.dims; ++c) error += (got[c] - want[c]) * (got[c] - want[c]), norm += want[c] * want[c];
         }
         detail = text("dX %.2e", std::sqrt(error / norm));
-        return std::sqrt(error / norm) < 3e-3;
+        return std::sqrt(error / norm) < 1e-3;
     });
 }
 

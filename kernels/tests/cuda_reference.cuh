@@ -25,7 +25,8 @@ struct grid_t {
     int const* live;            // 1 or 0
     double* inverse[2];         // [P][N]: inverse norms, 0 below a norm of 1e-12
     double *cosine, *slope, *cell_loss;   // [P][N][N]
-    double *row_log, *column_log;         // [P][N]
+    double *row_log, *column_log;         // [P][N]: log of the sum over all
+    double *row_rest, *column_rest;       // [P][N]: sum over negatives of e^(l - l of the positive)
     int rows, dims, prefixes, ends[16];
     double weight[16], t, b;
     bool one_set, nce, self_pairs;
@@ -65,15 +66,13 @@ static __global__ void cosines(grid_t g) {
 static __global__ void log_sums(grid_t g) {
     int const i = blockIdx.x * blockDim.x + threadIdx.x, p = blockIdx.y, side = blockIdx.z;
     if (i >= g.rows || !g.live[i]) return;
-    double top = -1e300, sum = 0;
-    for (int pass = 0; pass < 2; ++pass)
-        for (int j = 0; j < g.rows; ++j) {
-            if (!g.live[j]) continue;
-            double const l = g.t * g.cosine[(std::int64_t(p) * g.rows + (side ? j : i)) * g.rows + (side ? i : j)];
-            if (pass == 0) top = fmax(top, l);
-            else sum += exp(l - top);
-        }
-    (side ? g.column_log : g.row_log)[std::int64_t(p) * g.rows + i] = top + log(sum);
+    auto logit = [&](int j) { return g.t * g.cosine[(std::int64_t(p) * g.rows + (side ? j : i)) * g.rows + (side ? i : j)]; };
+    double const own = logit(i);
+    double rest = 0;
+    for (int j = 0; j < g.rows; ++j)
+        if (g.live[j] && j != i) rest += exp(logit(j) - own);
+    (side ? g.column_rest : g.row_rest)[std::int64_t(p) * g.rows + i] = rest;
+    (side ? g.column_log : g.row_log)[std::int64_t(p) * g.rows + i] = own + log1p(rest);
 }
 
 /// Loss and dL/dlogit of every cell, but for 1/n.
@@ -84,8 +83,10 @@ static __global__ void slopes(grid_t g) {
     double const l = g.t * g.cosine[cell] + (g.nce ? 0 : g.b);
     if (g.nce) {
         double const row = g.row_log[std::int64_t(p) * g.rows + i], column = g.column_log[std::int64_t(p) * g.rows + j];
-        g.slope[cell] = g.weight[p] * 0.5 * (exp(l - row) + exp(l - column) - (i == j ? 2 : 0));
-        g.cell_loss[cell] = i == j ? g.weight[p] * 0.5 * (row - l + column - l) : 0;
+        double const row_rest = g.row_rest[std::int64_t(p) * g.rows + i], column_rest = g.column_rest[std::int64_t(p) * g.rows + j];
+        // the positive's slope, softmax - 1, by what the negatives have, which keeps its digits where the softmax is near 1
+        g.slope[cell] = g.weight[p] * 0.5 * (i == j ? -row_rest / (1 + row_rest) - column_rest / (1 + column_rest) : exp(l - row) + exp(l - column));
+        g.cell_loss[cell] = i == j ? g.weight[p] * 0.5 * (log1p(row_rest) + log1p(column_rest)) : 0;
     } else {
         double const z = positive(g, i, j) ? 1 : -1, y = -z * l;   // softplus(y)
         g.cell_loss[cell] = g.weight[p] * (fmax(y, 0.0) + log1p(exp(-fabs(y))));
@@ -118,7 +119,7 @@ static __global__ void gradients(grid_t g, int side, double* out) {
         for (int j = 0; j < g.rows; ++j) {
             std::int64_t const cell = (std::int64_t(p) * g.rows + (side ? j : i)) * g.rows + (side ? i : j);
             double const s = g.slope[cell], other_inverse = g.inverse[1 - side][std::int64_t(p) * g.rows + j];
-            if (s == 0 || other_inverse == 0) continue;
+            if (s == 0 || other_inverse == 0 || (g.one_set && i == j)) continue;   // a self pair's cosine is 1 whatever x
             double const other = double(static_cast<float>(g.x[1 - side][std::int64_t(j) * g.dims + c])) * other_inverse;
             sum += s * (other - g.cosine[cell] * own) * inverse;
         }
@@ -133,12 +134,12 @@ inline result_t evaluate(problem_t const& problem, double t, double b, bf16_t co
     gpu::ledger_t ledger;
     std::int64_t const cells = std::int64_t(prefixes) * n_rows * n_rows, statistics = std::int64_t(prefixes) * n_rows;
     gpu::buffer_t<double> cosine(ledger, cells), slope(ledger, cells), cell_loss(ledger, cells), norm_0(ledger, statistics), norm_1(ledger, statistics),
-        row_log(ledger, statistics), column_log(ledger, statistics), sums(ledger, statistics * 5), gradient(ledger, std::int64_t(n_rows) * problem.dims);
+        row_log(ledger, statistics), column_log(ledger, statistics), row_rest(ledger, statistics), column_rest(ledger, statistics), sums(ledger, statistics * 5), gradient(ledger, std::int64_t(n_rows) * problem.dims);
     gpu::buffer_t<int> label(ledger, n_rows), alive(ledger, n_rows);
     gpu::check(cudaMemcpy(label.data(), labels.data(), n_rows * 4, cudaMemcpyHostToDevice), "copying labels");
     gpu::check(cudaMemcpy(alive.data(), live.data(), n_rows * 4, cudaMemcpyHostToDevice), "copying live");
     grid_t g = {{x[0], one_set ? x[0] : x[1]}, one_set ? label.data() : nullptr, alive.data(), {norm_0.data(), norm_1.data()}, cosine.data(), slope.data(),
-                cell_loss.data(), row_log.data(), column_log.data(), n_rows, problem.dims, prefixes, {}, {}, t, b, one_set, problem.loss == loss_t::info_nce_k, problem.self_pairs};
+                cell_loss.data(), row_log.data(), column_log.data(), row_rest.data(), column_rest.data(), n_rows, problem.dims, prefixes, {}, {}, t, b, one_set, problem.loss == loss_t::info_nce_k, problem.self_pairs};
     for (int p = 0; p < prefixes; ++p) g.ends[p] = problem.prefixes[p], g.weight[p] = problem.weight_of(p);
     unsigned const blocks = (n_rows + 63) / 64, rows = n_rows, planes = prefixes;
     norms<<<dim3(blocks, 2), 64>>>(g);

@@ -96,7 +96,8 @@ __device__ __forceinline__ void labelled_slopes(kinds_t& kinds, int m, int n, fl
 /// info_nce: log2 of the sum over negatives of 2^x, of a row or column of the statistics.
 __device__ __forceinline__ float negatives_log(float2 const& maximum) { return maximum.y > 0 ? maximum.x + ptx::log2_approx(maximum.y) : -1e30f; }
 
-/// info_nce: slopes of eight cells, both softmaxes. `row_log` and `column_log` are the log sums. A positive's slope is
+/// info_nce: slopes of eight cells, both softmaxes. `row_log` and `column_log` are the log sums, and
+/// 1 more, which halves the slopes. A positive's slope is
 /// what its negatives' are together, so that it keeps its digits where it is small; `row` and `column` count from the
 /// sets' first row, at m = n = 0.
 template <bool kLabelled>

@@ -73,7 +73,7 @@ class engine_t {
         }
         side_ = choose_side(static_cast<int>(std::min<std::int64_t>((problem.rows + tile_k - 1) / tile_k * tile_k, 1 << 20)), side_limit);
         std::int64_t const plane = std::int64_t(side_) * side_;
-        weights_ = gpu::buffer_t<std::uint32_t>(ledger, plane / 2 * ladder_.count);
+        weights_ = gpu::buffer_t<std::uint32_t>(ledger, plane / 2 * ladder_.count * parts());
         row_products_ = gpu::buffer_t<float>(ledger, plane / 32 * ladder_.count);
         column_products_ = gpu::buffer_t<float>(ledger, plane / 64 * ladder_.count);
         slots_ = gpu::buffer_t<double>(ledger, plane / (tile_k * tile_k) * (score_threads_k / 32) * 3);
@@ -148,6 +148,8 @@ class engine_t {
         gpu::buffer_t<double2> partial;
     };
 
+    /// Weights rounded to bf16 cost as much as gradients rounded to bf16 do; fp32 gradients get two parts.
+    int parts() const { return problem_.gradient_type == gradient_type_t::float32_k ? 2 : 1; }
     bool is_nce() const { return problem_.loss == loss_t::info_nce_k; }
     int finish_blocks() const { return static_cast<int>((problem_.rows + finish_threads_k / 32 - 1) / (finish_threads_k / 32)); }
     static unsigned grid(std::int64_t count) { return static_cast<unsigned>((count + 255) / 256); }
@@ -161,7 +163,7 @@ class engine_t {
         int device = 0, processors = 0;
         gpu::check(cudaGetDevice(&device), "asking for the device");
         gpu::check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "asking for multiprocessors");
-        auto const room = (std::int64_t(40) << 20) / 2 / ladder_.count;
+        auto const room = (std::int64_t(40) << 20) / 2 / ladder_.count / parts();
         int most = std::min(padded, 4096);
         while (std::int64_t(most) * most > room) most -= tile_k;
         if (limit) return std::max(tile_k, std::min(most, limit / tile_k * tile_k));
@@ -210,6 +212,7 @@ class engine_t {
         a.scale = scale_;
         a.bias = bias_;
         a.weights = weights_.data();
+        a.parts = parts();
         a.row_products = row_products_.data();
         a.column_products = column_products_.data();
         a.row_maxima = reinterpret_cast<float2*>(weights_.data());   // no weights are there in that pass

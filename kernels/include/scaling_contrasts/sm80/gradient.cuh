@@ -58,7 +58,10 @@ struct stage_places_t {
     unsigned char const* direct[2];       ///< of candidate tile 0 as it is stored, for one or two tile rows of the output
     unsigned char const* transposed[2];
     bf16_t const* embeddings;             ///< of candidate 0
+    bf16_t const* valid;                  ///< some address that may be read
     std::uint32_t to_weights, to_embeddings;
+    int candidates;                       ///< live ones
+    bool inside;                          ///< all columns of the piece's copies are there
 };
 
 template <bool kWide>
@@ -77,6 +80,9 @@ __device__ __forceinline__ stage_places_t stage_places(superblock_t const& a, pr
         places.transposed[part] = transposed + (deep * 8 + block) * 512 + lane * 16;
     }
     places.embeddings = set.embeddings + std::int64_t(first + line) * dims + job.piece.column + piece * 8;
+    places.valid = set.embeddings;
+    places.candidates = set.rows - first;
+    places.inside = job.piece.column + kPieces * 8 <= dims;
     places.to_weights = thread * 16;
     places.to_embeddings = sizeof(gradient_stage_t::weights) + line * (kPieces * 16) + ((piece ^ (line & 7)) << 4);
     return places;
@@ -85,48 +91,46 @@ __device__ __forceinline__ stage_places_t stage_places(superblock_t const& a, pr
 /// Starts the copies of one stage: candidates 32 `slab` and up; those past the live ones, and pieces past `dims`, become
 /// zeros. kWide: 128 rows x 128 columns, else 256 x 64.
 template <bool kWide>
-__device__ __forceinline__ void load_stage(gradient_stage_t& stage, superblock_t const& a, product_t const& job, stage_places_t const& places, int dims, int slab) {
-    std::uint32_t const to = ptx::shared_address(&stage);
+__device__ __forceinline__ void load_stage(std::uint32_t to, superblock_t const& a, product_t const& job, stage_places_t const& places, int dims, int slab, std::int64_t part_bytes) {
     constexpr int kTileBytes = tile_k * tile_k * 2, kPieces = kWide ? 16 : 8, kLines = gradient_threads_k / kPieces;
     int const k = slab / 4, quarter = slab % 4;
 #pragma unroll
     for (int part = 0; part < (kWide ? 1 : 2); ++part) {
         if (job.of_columns || (job.triangle && k < job.tile + part)) {
-            unsigned char const* from = places.transposed[part] + (std::int64_t(k) * (a.side / tile_k) * kTileBytes + quarter * (2 * 8 * 512));
+            unsigned char const* from = places.transposed[part] + (part_bytes + std::int64_t(k) * (a.side / tile_k) * kTileBytes + quarter * (2 * 8 * 512));
 #pragma unroll
             for (int j = 0; j < 4; ++j) ptx::copy_16(to + places.to_weights + (part * 4 + j) * 2048, from + j * (2 * 512));
         } else {
-            unsigned char const* from = places.direct[part] + (k * kTileBytes + quarter * (2 * 512));
+            unsigned char const* from = places.direct[part] + (part_bytes + k * kTileBytes + quarter * (2 * 512));
 #pragma unroll
             for (int j = 0; j < 4; ++j) ptx::copy_16(to + places.to_weights + (part * 4 + j) * 2048, from + j * (2 * 8 * 512));
         }
     }
-    rows_t const& set = job.of_columns ? a.rows : a.columns;
-    int const first = (job.of_columns ? a.first_row : a.first_column) + slab * depth_k;
+    int const first = slab * depth_k;
     bf16_t const* from = places.embeddings + std::int64_t(slab) * depth_k * dims;
-    if (first + depth_k <= set.rows && job.piece.column + kPieces * 8 <= dims) {
+    if (first + depth_k <= places.candidates && places.inside) {
 #pragma unroll
         for (int i = 0; i < depth_k / kLines; ++i) ptx::copy_16(to + places.to_embeddings + i * kLines * kPieces * 16, from + std::int64_t(i * kLines) * dims);
     } else {
         int const line = threadIdx.x / kPieces, column = job.piece.column + threadIdx.x % kPieces * 8;
         for (int i = 0; i < depth_k / kLines; ++i) {
-            bool const valid = first + line + i * kLines < set.rows && column < dims;
-            ptx::copy_16(to + places.to_embeddings + i * kLines * kPieces * 16, valid ? from + std::int64_t(i * kLines) * dims : set.embeddings, valid);
+            bool const valid = first + line + i * kLines < places.candidates && column < dims;
+            ptx::copy_16(to + places.to_embeddings + i * kLines * kPieces * 16, valid ? from + std::int64_t(i * kLines) * dims : places.valid, valid);
         }
     }
 }
 
 /// acc += weights x embeddings of one stage, for this warp's 64 x 64 outputs.
 template <bool kWide>
-__device__ __forceinline__ void multiply_stage(float (&acc)[128], gradient_stage_t const& stage, bool transposed) {
+__device__ __forceinline__ void multiply_stage(float (&acc)[128], std::uint32_t stage, bool transposed) {
     int const lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     int const row_block = (kWide ? warp & 1 : warp) * 4, column = kWide ? (warp >> 1) * 64 : 0;
     // a lane's address within a block: matrices lie in order, transposed ones change places 1 and 2
     int const matrix = lane >> 3, place = transposed ? (matrix & 1) * 2 + (matrix >> 1) : matrix;
-    std::uint32_t const weights = ptx::shared_address(stage.weights) + row_block * 1024 + place * 128 + (lane & 7) * 16;
+    std::uint32_t const weights = stage + row_block * 1024 + place * 128 + (lane & 7) * 16;
     constexpr int kLine = kWide ? 256 : 128;
     // 16 lines on, the permutation is the same; two pieces on, it differs in the pieces' own bits
-    std::uint32_t const line = ptx::shared_address(stage.embeddings) + (lane & 15) * kLine, piece = (column / 8 + (lane >> 4)) ^ (lane & 7);
+    std::uint32_t const line = stage + std::uint32_t(sizeof(gradient_stage_t::weights)) + (lane & 15) * kLine, piece = (column / 8 + (lane >> 4)) ^ (lane & 7);
 #pragma unroll
     for (int step = 0; step < depth_k / 16; ++step) {
         std::uint32_t w[4][4];
@@ -148,7 +152,8 @@ __device__ __forceinline__ void multiply_stage(float (&acc)[128], gradient_stage
     }
 }
 
-/// Adds the accumulators to the gradient, rows `first` to `end`.
+/// Adds the accumulators to the gradient, rows `first` to `end`. One thread of a launch adds to an element, and launches
+/// follow one another: the order never changes.
 template <bool kWide>
 __device__ __forceinline__ void add_outputs(float const (&acc)[128], rows_t const& set, int first, int end, int dims, pieces_t::piece_t const& piece) {
     int const lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -159,14 +164,13 @@ __device__ __forceinline__ void add_outputs(float const (&acc)[128], rows_t cons
         for (int h = 0; h < 2; ++h) {
             int const r = row + m * 16 + h * 8;
             if (r >= end) continue;
-            auto* to = reinterpret_cast<float2*>(set.gradient + std::int64_t(r) * dims + piece.column + column + (lane & 3) * 2);
-            float2 old[8];
+            float* to = set.gradient + std::int64_t(r) * dims + piece.column + column + (lane & 3) * 2;
 #pragma unroll
             for (int n = 0; n < 8; ++n)
-                if (column + n * 8 < piece.width) old[n] = to[n * 4];
-#pragma unroll
-            for (int n = 0; n < 8; ++n)
-                if (column + n * 8 < piece.width) to[n * 4] = {old[n].x + acc[(m * 8 + n) * 4 + h * 2], old[n].y + acc[(m * 8 + n) * 4 + h * 2 + 1]};
+                if (column + n * 8 < piece.width) {
+                    ptx::add_to(to + n * 8, acc[(m * 8 + n) * 4 + h * 2]);
+                    ptx::add_to(to + n * 8 + 1, acc[(m * 8 + n) * 4 + h * 2 + 1]);
+                }
         }
 }
 
@@ -192,22 +196,28 @@ __device__ __forceinline__ void add_products(superblock_t const& a, product_t co
 }
 
 template <bool kWide>
-__device__ __forceinline__ void multiply(gradient_stage_t* stages, superblock_t const& a, product_t const& job, int dims) {
+__device__ __forceinline__ void multiply(gradient_stage_t* stages, superblock_t const& a, product_t const& job, int prefixes, int dims) {
     int const slabs = min(job.depth * 4, ((job.of_columns ? a.rows.rows - a.first_row : a.columns.rows - a.first_column) + depth_k - 1) / depth_k);
     stage_places_t const places = stage_places<kWide>(a, job, dims);
-    auto load = [&](int slab) {
-        if (slab < slabs) load_stage<kWide>(stages[slab % gradient_stages_k], a, job, places, dims, slab);
+    std::int64_t const part_bytes = tile_words(a.side, prefixes, 0, 0) * 4;
+    int const all = slabs * a.parts;   // weights of two parts: all candidates again, with what the first part left
+    std::uint32_t const ring = ptx::kept(ptx::shared_address(stages));
+    auto stage = [&](int number) { return ring + number % gradient_stages_k * std::uint32_t(sizeof(gradient_stage_t)); };
+    auto load = [&](int number) {
+        if (number < all)
+            load_stage<kWide>(stage(number), a, job, places, dims, number < slabs ? number : number - slabs, number < slabs ? 0 : part_bytes);
         ptx::copy_commit();
     };
-    for (int slab = 0; slab < gradient_stages_k - 1; ++slab) load(slab);
+    for (int number = 0; number < gradient_stages_k - 1; ++number) load(number);
     // which half of a narrow job's 256 rows this warp works on decides whether its tile is read transposed
     int const tile = job.tile + (kWide ? 0 : int(threadIdx.x) >> 6);
     float acc[128] = {};
-    for (int slab = 0; slab < slabs; ++slab) {
+    for (int number = 0; number < all; ++number) {
         ptx::copy_wait<gradient_stages_k - 2>();
         __syncthreads();   // the stage has come, and everyone is done with the one before it
-        load(slab + gradient_stages_k - 1);
-        multiply_stage<kWide>(acc, stages[slab % gradient_stages_k], job.of_columns || (job.triangle && slab / 4 < tile));
+        load(number + gradient_stages_k - 1);
+        int const slab = number < slabs ? number : number - slabs;
+        multiply_stage<kWide>(acc, stage(number), job.of_columns || (job.triangle && slab / 4 < tile));
     }
     rows_t const& set = job.of_columns ? a.columns : a.rows;
     int const first = job.of_columns ? a.first_column : a.first_row;   // rows past the superblock are another launch's
@@ -246,8 +256,8 @@ static __global__ void __launch_bounds__(gradient_threads_k, 2)
     int const sharers = pieces.count > pieces.narrow ? pieces.count - pieces.narrow : pieces.count, share = sharers == pieces.count ? number : number - pieces.narrow;
     if (sharers == pieces.count || !narrow)
         for (int prefix = share; prefix < prefixes; prefix += sharers) add_products(a, job, prefix, prefixes, narrow ? 256 : 128);
-    if (narrow) multiply<false>(stages, a, job, dims);
-    else multiply<true>(stages, a, job, dims);
+    if (narrow) multiply<false>(stages, a, job, prefixes, dims);
+    else multiply<true>(stages, a, job, prefixes, dims);
 }
 
 }  // namespace scaling_contrasts::sm80

@@ -1,6 +1,6 @@
 // Instructions that C++ has no name for, one wrapper each. Compute capability 8.0 and up.
 #pragma once
-#include <cuda_fp16.h>
+#include <cuda_bf16.h>
 
 #include <cstdint>
 
@@ -9,6 +9,12 @@ namespace scaling_contrasts::sm80::ptx {
 /// Address of a shared-memory object in the shared window.
 __device__ __forceinline__ std::uint32_t shared_address(void const* pointer) {
     return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+/// The same number, which the compiler shall keep rather than form again.
+__device__ __forceinline__ std::uint32_t kept(std::uint32_t x) {
+    asm volatile("mov.u32 %0, %0;" : "+r"(x));
+    return x;
 }
 
 /// Copies 16 bytes from global to shared memory asynchronously; writes zeros, and reads nothing, where `valid` is false.
@@ -81,12 +87,15 @@ __device__ __forceinline__ float low_bf16(std::uint32_t packed) { return __uint_
 __device__ __forceinline__ float high_bf16(std::uint32_t packed) { return __uint_as_float(packed & 0xffff0000u); }
 
 
-/// The same as fp16.
-__device__ __forceinline__ std::uint32_t pack_half(float low, float high) {
-    std::uint32_t packed;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-    return packed;
+/// Two numbers of at most 1 as 16 bits each, without their signs: 7 of exponent, 9 of mantissa, rounded. Finer than bf16,
+/// and as small.
+__device__ __forceinline__ std::uint32_t pack_fractions(float low, float high) {
+    return __byte_perm(__float_as_uint(low) * 4 + 0x8000, __float_as_uint(high) * 4 + 0x8000, 0x7632);
 }
-__device__ __forceinline__ float2 unpack_half(std::uint32_t packed) { return __half22float2(*reinterpret_cast<__half2 const*>(&packed)); }
+__device__ __forceinline__ float low_fraction(std::uint32_t packed) { return __uint_as_float(packed << 14 & 0x3fffc000); }
+__device__ __forceinline__ float high_fraction(std::uint32_t packed) { return __uint_as_float(packed >> 2 & 0x3fffc000); }
+
+/// Adds to memory without waiting for what was there.
+__device__ __forceinline__ void add_to(float* to, float value) { asm volatile("red.global.add.f32 [%0], %1;" ::"l"(to), "f"(value) : "memory"); }
 
 }  // namespace scaling_contrasts::sm80::ptx

@@ -24,14 +24,16 @@ __device__ __forceinline__ std::uint32_t* weights_at(superblock_t const& a, warp
 }
 __device__ __forceinline__ constexpr int weight_word(int m, int n, int half) { return (m * 8 + n / 2) * 128 + (n % 2 * 2 + half) * 32; }
 
-/// Slopes wait as fp16 in this unit: 11 significant bits from 2^-28 to the largest, 2.
-inline constexpr float slope_unit_k = 16384.0f;
+/// Slopes come in this unit, and wait as fractions without their signs: only positives' are negative. Two softmaxes make 2
+/// at most, so they are halved; in the exponent, for ptxas 13.0 lost a factor of 0.5 before the fraction's shift.
+template <pass_t kPass>
+inline constexpr float slope_unit_k = kPass == pass_t::softmax_k ? 0.5f : 1.0f;
 
 /// Slopes and sums of one prefix.
 template <pass_t kPass, bool kLabelled>
 __device__ __forceinline__ void score_band(superblock_t const& a, ladder_t const& ladder, float const (&acc)[64], slab_t const& slab, kinds_t& kinds,
                                            warp_place_t const& w, int prefix, float scale, float bias, cell_sums_t& sums) {
-    float const prefix_weight = ladder.weights[prefix], product_unit = prefix_weight / scale;
+    float const prefix_weight = ladder.weights[prefix], product_unit = prefix_weight / (scale * slope_unit_k<kPass>);
     int const r = w.row + (w.lane >> 2), c = w.column + (w.lane & 3) * 2;
     std::uint32_t* out = weights_at(a, w, prefix);
     float* row_products = a.row_products + (std::int64_t(w.tile_column * 4 + w.column / 32) * ladder.count + prefix) * a.side + w.tile_row * tile_k + r;
@@ -59,9 +61,9 @@ __device__ __forceinline__ void score_band(superblock_t const& a, ladder_t const
                 float const* row_logs = a.rows.log_sums + std::int64_t(prefix) * a.rows.padded + row + m * 16;
                 float const* column_logs = a.columns.log_sums + std::int64_t(prefix) * a.columns.padded + column + n * 8;
 #pragma unroll
-                for (int h = 0; h < 2; ++h) row_log[h] = __ldg(row_logs + h * 8);
+                for (int h = 0; h < 2; ++h) row_log[h] = __ldg(row_logs + h * 8) + 1;   // halves: see slope_unit_k
 #pragma unroll
-                for (int i = 0; i < 4; ++i) column_log[i] = __ldg(column_logs + i / 2 * 8 + i % 2);
+                for (int i = 0; i < 4; ++i) column_log[i] = __ldg(column_logs + i / 2 * 8 + i % 2) + 1;
                 softmax_slopes<kLabelled>(a, kinds, m, n, prefix, row, column, dots, q, row_log, column_log, slope);
             } else if constexpr (kLabelled) {
                 labelled_slopes(kinds, m, n, dots, q, bias, prefix_weight, product_unit, slope, sums);
@@ -72,7 +74,7 @@ __device__ __forceinline__ void score_band(superblock_t const& a, ladder_t const
             for (int i = 0; i < 8; i += 2) {
                 int const h = i >> 1 & 1, k = i >> 2;
                 float const w0 = slope[i] * q[i], w1 = slope[i + 1] * q[i + 1];   // in units of product_unit
-                out[weight_word(m, n + k, h)] = ptx::pack_half(slope[i] * slope_unit_k, slope[i + 1] * slope_unit_k);
+                out[weight_word(m, n + k, h)] = ptx::pack_fractions(slope[i], slope[i + 1]);
                 row_sum[h] = fmaf(w0, dots[i], fmaf(w1, dots[i + 1], row_sum[h]));
                 column_sum[(n + k) * 2] = fmaf(w0, dots[i], column_sum[(n + k) * 2]);
                 column_sum[(n + k) * 2 + 1] = fmaf(w1, dots[i + 1], column_sum[(n + k) * 2 + 1]);
@@ -141,14 +143,18 @@ __device__ __forceinline__ void find_maxima(superblock_t const& a, int prefixes,
 }
 
 /// Turns the stored slopes of prefixes into weights of bands: band b's are the sum over the prefixes b and up.
-__device__ __forceinline__ void suffix_sums(superblock_t const& a, warp_place_t const& w, ladder_t const& ladder) {
+/// kPlain: no positives, and one part of weights.
+template <pass_t kPass, bool kPlain>
+__device__ __forceinline__ void suffix_sums(superblock_t const& a, warp_place_t const& w, ladder_t const& ladder, kinds_t const& kinds) {
     float sum[64] = {};
     int const row = a.first_row + w.tile_row * tile_k + w.row + (w.lane >> 2), column = a.first_column + w.tile_column * tile_k + w.column + (w.lane & 3) * 2;
+    bool const labelled = !kPlain && kinds.labelled;
+    std::int64_t const to_second_part = !kPlain && a.parts == 2 ? tile_words(a.side, ladder.count, 0, 0) : 0;
     for (int prefix = ladder.count - 1; prefix >= 0; --prefix) {
         std::uint32_t* plane = weights_at(a, w, prefix);
         float const* row_norms = a.rows.inverse_norms + std::int64_t(prefix) * a.rows.padded + row;
         auto const* column_norms = reinterpret_cast<float2 const*>(a.columns.inverse_norms + std::int64_t(prefix) * a.columns.padded + column);
-        float const factor = ladder.weights[prefix] / slope_unit_k;
+        float const factor = ladder.weights[prefix] / slope_unit_k<kPass>;
         float2 v[4];
 #pragma unroll
         for (int n = 0; n < 4; ++n) v[n] = __ldg(column_norms + n * 4);
@@ -160,13 +166,21 @@ __device__ __forceinline__ void suffix_sums(superblock_t const& a, warp_place_t 
             for (int i = 0; i < 4; ++i) u[i] = __ldg(row_norms + half * 32 + i * 8) * factor;
 #pragma unroll
             for (int i = 0; i < 16; ++i) packed[i] = __ldcg(plane + weight_word(half * 2 + i / 8, i / 2 % 4, i % 2));
+            std::uint32_t const negative = labelled ? kinds.positive[half] : 0;
 #pragma unroll
             for (int i = 0; i < 16; ++i) {
                 int const at = (half * 16 + i) * 2, n = i / 2 % 4, m = i / 8 * 2 + i % 2;
-                float2 const slope = ptx::unpack_half(packed[i]);
-                sum[at] = fmaf(slope.x, u[m] * v[n].x, sum[at]);
-                sum[at + 1] = fmaf(slope.y, u[m] * v[n].y, sum[at + 1]);
-                plane[weight_word(half * 2 + i / 8, n, i % 2)] = ptx::pack_bf16(sum[at], sum[at + 1]);
+                float low = ptx::low_fraction(packed[i]), high = ptx::high_fraction(packed[i]);
+                if (!kPlain) {
+                    if (negative >> i * 2 & 1) low = -low;
+                    if (negative >> (i * 2 + 1) & 1) high = -high;
+                }
+                sum[at] = fmaf(low, u[m] * v[n].x, sum[at]);
+                sum[at + 1] = fmaf(high, u[m] * v[n].y, sum[at + 1]);
+                std::uint32_t const rounded = ptx::pack_bf16(sum[at], sum[at + 1]);
+                std::uint32_t* to = plane + weight_word(half * 2 + i / 8, n, i % 2);
+                *to = rounded;
+                if (!kPlain && to_second_part) to[to_second_part] = ptx::pack_bf16(sum[at] - ptx::low_bf16(rounded), sum[at + 1] - ptx::high_bf16(rounded));
             }
         }
     }
@@ -265,7 +279,8 @@ __global__ void __launch_bounds__(score_threads_k, kPass == pass_t::sigmoid_k ? 
         }
     }
     if constexpr (kPass != pass_t::maxima_k) {
-        suffix_sums(a, w, ladder);
+        if (kinds.labelled || a.parts == 2) suffix_sums<kPass, false>(a, w, ladder, kinds);
+        else suffix_sums<kPass, true>(a, w, ladder, kinds);
         float const weight = a.triangle && w.tile_row == w.tile_column ? 1.0f : a.cell_weight;
         float const loss = warp_sum(sums.loss), slope = warp_sum(sums.slope), self = warp_sum(kinds.labelled ? kinds.self : 0.0f);
         if (w.lane == 0) {   // a slot belongs to a place in the superblock: the order of additions never changes

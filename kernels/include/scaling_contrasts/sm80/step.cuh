@@ -29,7 +29,7 @@ struct rows_t {
     int padded = 0;
 };
 
-/// One superblock. Weights lie as [prefix][tile row][tile column][block row][block column][8 x 8 matrix][8][8], so that
+/// One superblock. Weights lie as [part][prefix][tile row][tile column][block row][block column][8 x 8 matrix][8][8], so that
 /// a warp of the score kernel stores, and the gradient kernel copies, whole lines, and `ldmatrix` reads either a matrix
 /// or its transpose without conflicts. The four matrices of a block are in the order of an accumulator's registers:
 /// upper left, lower left, upper right, lower right.
@@ -45,6 +45,7 @@ struct superblock_t {
     float const* scale = nullptr;
     float const* bias = nullptr;
     std::uint32_t* weights = nullptr;      ///< pairs of bf16
+    int parts = 1;                         ///< 2: weights are sums of two bf16 numbers, for gradients in fp32
     float* row_products = nullptr;         ///< [side / 32][prefix][side]: partial sums over 32 columns
     float* column_products = nullptr;      ///< [side / 64][prefix][side]: partial sums over 64 rows
     float2* row_maxima = nullptr;          ///< the same, info_nce's first pass: maximum, sum of 2^(x - maximum)
@@ -52,7 +53,7 @@ struct superblock_t {
     double* slots = nullptr;               ///< [tile of the superblock][warp][3]: loss, sum of slopes, self pairs' part of dL/dt
 };
 
-/// 32-bit words of the weights before those of a tile.
+/// 32-bit words of the weights before those of a tile; the second part's prefixes follow the first's.
 __host__ __device__ constexpr std::int64_t tile_words(int side, int prefix, int row, int column) {
     int const tiles = side / tile_k;
     return ((std::int64_t(prefix) * tiles + row) * tiles + column) * (tile_k * tile_k / 2);
