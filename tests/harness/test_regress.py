@@ -413,3 +413,10 @@ def test_a_change_must_be_seen_twice():
     assert (kept.verdict, kept.remarks) == ("slower", ["seen twice"])
     dropped = regress.confirmed([finding("slower")], [finding("same")])[0]
     assert (dropped.verdict, dropped.remarks) == ("ambiguous", ["slower once; a second measurement said same"])
+
+
+def test_ratio_ends_are_the_widest_that_the_two_ranges_allow():
+    texts = [{name: str(row.get(name, "")) for name in COLUMNS} for row in (timed([2, 3, 4]), timed([8, 10, 12]))]
+    # 3 / 10, from 2 / 12 to 4 / 8
+    ratio = regress.verdicts.ratio_range(*texts)
+    assert (ratio.mean, ratio.low, ratio.high, ratio.rounds) == (0.3, pytest.approx(1 / 6), 0.5, 3)
