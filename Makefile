@@ -14,7 +14,7 @@ TARGETS := help setup native bench report regress capacity plan doctor selftest 
 
 help: ## this list
 	@echo "make TARGET [VARIABLE=value]"
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-10s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-10s %s\n' "$$name" "$$text"; done
 	@echo "All targets: PYTHON=python3, VENV=.venv (none: use PYTHON's own packages, no network), ARGS=\"...\". More: docs/usage.md"
 
 setup: ## make .venv from the locked versions (all targets below do so when needed)
@@ -35,7 +35,7 @@ regress: ## compare two runs: BASE=<csv> [NEW=<csv>] (without NEW, BASE's cases 
 capacity: ## find the largest batch each system can hold
 	$(RUN)
 
-plan: ## predict what other machines would do
+plan: ## list a campaign's cases with predicted time, memory and disk, run none: CAMPAIGN=article
 	$(RUN)
 
 doctor: ## say what can run here, and what is wrong for benchmarking

@@ -11,7 +11,7 @@ from harness.setup import environment, native
 from harness.setup.processes import ROOT, SetupError, foreground, say
 
 Options = Mapping[str, str]
-INTERRUPTED = 130
+MEASURED, NOT_AS_EXPECTED, INTERRUPTED = 0, 1, 130  # exit codes of `python -m harness bench`
 
 
 def words(options: Options, name: str) -> list[str]:
@@ -46,15 +46,18 @@ def overrides(options: Options, **names: str) -> list[str]:
     return [f"{key}={options[name]}" for key, name in names.items() if options.get(name)]
 
 
+def campaign(options: Options) -> list[str]:
+    """The overrides that choose a campaign."""
+    return overrides(options, campaign="CAMPAIGN", budget="BUDGET")
+
+
 def bench(options: Options) -> int:
     """Measure a campaign, then render the page, also when some rows failed. The exit code is the campaign's."""
-    chosen = overrides(options, campaign="CAMPAIGN", budget="BUDGET")
     listing = options.get("LIST", "") not in ("", "0")
-    code = harness(options, "bench", *chosen, *(["list=true"] if listing else []))
-    if listing:
-        return code
+    code = harness(options, "bench", *campaign(options), *(["list=true"] if listing else []))
     if code == INTERRUPTED:
         say("stopped; finished rows are kept, `make report` shows them, the same command goes on from there")
+    if listing or code not in (MEASURED, NOT_AS_EXPECTED):
         return code
     page = report(options, [])
     return code or page
@@ -137,7 +140,7 @@ TARGETS: dict[str, Callable[[Options], int]] = {
     "report": report,
     "regress": regress,
     "capacity": lambda options: harness(options, "capacity"),
-    "plan": lambda options: harness(options, "plan"),
+    "plan": lambda options: harness(options, "plan", *campaign(options)),
     "doctor": lambda options: harness(options, "doctor"),
     "selftest": lambda options: harness(options, "selftest"),
     "test": test,
