@@ -11,10 +11,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.setup.project import ROOT
 
 from harness.setup import environment
 from harness.setup.processes import SetupError
+from tests.setup.project import ROOT
 
 # A process that prepares FOLDER with stand-ins for venv and pip: every start and end of an install is noted in a log.
 DRIVER = """

@@ -4,6 +4,7 @@ import re
 import subprocess
 
 import pytest
+
 from tests.setup.project import ROOT
 
 LOCKS = sorted((ROOT / "harness" / "setup" / "locks").glob("*.txt"))

@@ -5,9 +5,9 @@ import runpy
 import sys
 
 import pytest
-from tests.setup.project import ROOT, Project
 
 from harness.setup.targets import TARGETS
+from tests.setup.project import ROOT, Project
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 PROMISED = {"help", "setup", "native", "bench", "report", "regress", "test", "lint", "clean"}
