@@ -28,9 +28,21 @@ def tool(name: str, interpreter: Path) -> str | None:
 def find_nvcc(options: Mapping[str, str], interpreter: Path) -> str | None:
     """The CUDA compiler: CUDACXX, the toolkit's, or the one that nvidia.txt installs. None without any."""
     found = options.get("CUDACXX") or shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
-    if not found:
-        found = next(map(str, interpreter.parent.parent.glob("lib/python3*/site-packages/nvidia/cu*/bin/nvcc")), None)
-    return found
+    if found:
+        return found
+    for toolkit in interpreter.parent.parent.glob("lib/python3*/site-packages/nvidia/cu*"):
+        if (toolkit / "bin" / "nvcc").exists():
+            name_as_a_toolkit_does(toolkit)
+            return str(toolkit / "bin" / "nvcc")
+    return None
+
+
+def name_as_a_toolkit_does(toolkit: Path) -> None:
+    """The packages of the CUDA compiler lack two names that nvcc and CMake look for; add them as links."""
+    runtime = next((toolkit / "lib").glob("libcudart.so.*"), None)
+    for link, target in ((toolkit / "lib64", "lib"), (toolkit / "lib" / "libcudart.so", runtime and runtime.name)):
+        if target and not link.exists():
+            link.symlink_to(target)
 
 
 def missing_tool(options: Mapping[str, str], interpreter: Path) -> str | None:
@@ -82,11 +94,14 @@ def configure(cmake: str, ninja: str | None, environment: Mapping[str, str], log
     record.unlink(missing_ok=True)
     (BUILD / "CMakeCache.txt").unlink(missing_ok=True)
     shutil.rmtree(BUILD / "CMakeFiles", ignore_errors=True)
-    cuda = environment.get("CUDACXX") or "no CUDA compiler: without the GPU engines"
-    say(f"configuring the native build ({cuda})")
+    nvcc = environment.get("CUDACXX")
+    say(f"configuring the native build ({nvcc or 'no CUDA compiler: without the GPU engines'})")
     command = [cmake, "-S", ROOT / "kernels", "-B", BUILD, "-DCMAKE_BUILD_TYPE=Release"]
     command += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []
     logged([*command, *shlex.split(environment.get("CMAKE_ARGS", ""))], log, environment=environment)
+    cache = BUILD / "CMakeCache.txt"
+    if nvcc and cache.exists() and re.search(r"^CMAKE_CUDA_COMPILER:\w+=.*NOTFOUND", cache.read_text(), re.MULTILINE):
+        say(f"{nvcc} does not work here; building without the GPU engines ({log.relative_to(ROOT)} says why)")
     record.write_text(json.dumps(wanted))
 
 

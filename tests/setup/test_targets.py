@@ -3,9 +3,11 @@
 import re
 import runpy
 import sys
+from pathlib import Path
 
 import pytest
 
+from harness.setup import native
 from harness.setup.targets import TARGETS
 from tests.setup.project import ROOT, Project
 
@@ -134,6 +136,19 @@ def test_the_build_is_configured_once_and_again_when_the_compiler_changes(builda
     buildable.add_program("other-c++", "#!/bin/sh\nexit 0\n")
     assert buildable.make("native", "VENV=none", CXX="other-c++", CMAKE_ARGS="-DX='a b'").returncode == 0
     assert "-DX=a b" in buildable.cmake_calls()[3]
+
+
+def test_the_cuda_compiler_of_the_environment_is_found_and_completed(tmp_path: Path, monkeypatch):
+    toolkit = tmp_path / "lib" / "python3.11" / "site-packages" / "nvidia" / "cu13"
+    for name in ("bin/nvcc", "lib/libcudart.so.13"):
+        (toolkit / name).parent.mkdir(parents=True)
+        (toolkit / name).touch()
+    monkeypatch.setattr(native.shutil, "which", lambda name, path=None: None)
+    interpreter = tmp_path / "bin" / "python"
+    for _ in range(2):
+        assert native.find_nvcc({}, interpreter) == str(toolkit / "bin" / "nvcc")
+    assert (toolkit / "lib64" / "libcudart.so").resolve() == toolkit / "lib" / "libcudart.so.13"
+    assert native.find_nvcc({"CUDACXX": "mine"}, interpreter) == "mine"
 
 
 def test_a_failed_build_stops_the_bench_and_shows_why(buildable: Project):
