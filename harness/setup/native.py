@@ -21,8 +21,14 @@ COMPILERS = ("c++", "g++", "clang++")
 
 
 def tool(name: str, interpreter: Path) -> str | None:
-    """A program's path: the one installed beside the interpreter first, then the system's."""
-    return shutil.which(name, path=f"{interpreter.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
+    """A program's path: the environment's own first, then the system's. None without any.
+
+    Packages such as cmake keep the program among their data; the script in `bin` that starts it stops working when the
+    environment is moved, so the program itself is preferred.
+    """
+    inside = interpreter.parent.parent.glob("lib/python3*/site-packages/*/data/bin")
+    folders = [*map(str, inside), str(interpreter.parent), os.environ.get("PATH", os.defpath)]
+    return shutil.which(name, path=os.pathsep.join(folders))
 
 
 def find_nvcc(options: Mapping[str, str], interpreter: Path) -> str | None:
