@@ -26,7 +26,8 @@ class Declaration:
     """What a system computes and how its raw results relate to the global mean loss.
 
     `gradient_scale` multiplies the raw embedding gradients, `scalar_scale` the raw gradients of scale and bias; both may
-    name the world size as the string "1/world_size" or be a number. They are stated from the system's definition, never fitted.
+    name the world size as the string "1/world_size" or be a number. They are stated from the system's definition,
+    never fitted.
     """
 
     sets: int
@@ -34,7 +35,9 @@ class Declaration:
     normalisation: str  # who divides by the norm, and with which guard
     gradient_scale: str | float = 1.0
     scalar_scale: str | float = 1.0
-    scale_parameter: str = "scale"  # "scale" or "log_scale": what autograd differentiates; outputs are always d/d(scale)
+    scale_parameter: str = (
+        "scale"  # "scale" or "log_scale": what autograd differentiates; outputs are always d/d(scale)
+    )
     notes: str = ""
     mirrors: str = ""  # upstream revision whose maths this follows, if any
 
@@ -70,7 +73,7 @@ class System(Protocol):
         """Create inputs on the device and the parameters; called once, after `ready` was written."""
 
     def step(self) -> None:
-        """Forward and backward from device-resident embeddings to loss, dX, dt, db. May return before the device is done."""
+        """Forward and backward from device-resident embeddings to loss, dX, dt, db; may return before it is done."""
 
     def synchronize(self) -> None:
         """Wait for this rank's device."""
@@ -88,7 +91,7 @@ class System(Protocol):
         """Forget peaks measured so far."""
 
     def memory(self) -> dict[str, int | None]:
-        """`allocated_peak_bytes`, `input_bytes`, `gradient_bytes`, `device_used_bytes`; None where it cannot be known."""
+        """`allocated_peak_bytes input_bytes gradient_bytes device_used_bytes`, None where it cannot be known."""
 
     def versions(self) -> dict[str, str]:
         """Package versions that matter for this system."""
