@@ -70,9 +70,7 @@ def refuse_busy(here: Machine) -> None:
             )
 
 
-def measure(
-    chosen: Configuration, here: Machine, planned: list[Planned], dropped: list[Planned], parent: Path
-) -> int:
+def measure(chosen: Configuration, here: Machine, planned: list[Planned], dropped: list[Planned], parent: Path) -> int:
     """Run planned cases into a new or unfinished run folder under `parent`; the lock is held. Returns the exit code."""
     screen = progress.Progress()
     facts = environment.describe(here, [each.system.package for each in planned])
@@ -120,13 +118,11 @@ def _run(campaign: Campaign, store: Store, screen: progress.Progress) -> int:
     rows = campaign.rows()
     screen.say("")
     screen.say(progress.table(rows))
-    status = {row["case_id"]: row["status"] for row in rows}
-    surprises = [
-        each for each in campaign.planned if each.case.case_id in status and not each.expected(status[each.case.case_id])
-    ]
+    cases = {each.case.case_id: each for each in campaign.planned}
+    surprises = [row for row in rows if not cases[row["case_id"]].expected(row["status"])]
     screen.say(f"\n{len(rows)} rows in {_shown(store.folder)}")
-    for each in surprises:
-        screen.say(f"not as expected: {each.case.title} is {status[each.case.case_id]}")
+    for row in surprises:
+        screen.say(f"not as expected: {cases[row['case_id']].case.title} is {row['status']}")
     return UNEXPECTED if surprises else OK
 
 

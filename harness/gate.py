@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -114,7 +115,7 @@ def sample_rows(rows: int, world_size: int, live: Sequence[int] | None, wanted: 
         first = rank * rows
         if count:
             spread = np.linspace(0, count - 1, num=min(each, count))
-            chosen.update(first + int(round(offset)) for offset in spread)
+            chosen.update(first + round(float(offset)) for offset in spread)
         if count < rows:
             chosen.add(first + count)
     return sorted(chosen)
@@ -168,8 +169,8 @@ def compare(
 ) -> tuple[dict[str, float | None], str]:
     """Errors of one check by output, and what is missing altogether (empty when nothing is).
 
-    Loss: relative. Scalar gradients: relative to the sum of their absolute terms. dX: worst band of all sets. Every rank
-    must report the same scalars, so the worst rank counts.
+    Loss: relative. Scalar gradients: relative to the sum of their absolute terms. dX: worst band of all sets. Every
+    rank must report the same scalars, so the worst rank counts.
     """
     errors: dict[str, float | None] = dict.fromkeys(OUTPUTS)
     for output, field_name, reference, unit in (
@@ -207,10 +208,10 @@ def compare(
 
 
 def band_error(gradient: np.ndarray, reference: np.ndarray, prefixes: Sequence[int]) -> float:
-    """Worst ||error|| / ||reference|| over the bands between prefixes; past the last prefix anything but 0 is infinite."""
+    """Worst ||error|| / ||reference|| over the bands between prefixes; past the last one anything but 0 is infinite."""
     edges = [0, *prefixes, reference.shape[1]]
     worst = 0.0
-    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+    for start, stop in itertools.pairwise(edges):
         if start < stop:
             error = np.linalg.norm(gradient[:, start:stop].astype(np.float64) - reference[:, start:stop])
             worst = max(worst, _relative(float(error), float(np.linalg.norm(reference[:, start:stop]))))
@@ -220,7 +221,8 @@ def band_error(gradient: np.ndarray, reference: np.ndarray, prefixes: Sequence[i
 def _relative(error: float, unit: float) -> float:
     if error == 0.0:
         return 0.0
-    return error / unit if unit > 0.0 and math.isfinite(unit) else math.inf
+    known = unit > 0.0 and math.isfinite(unit) and not math.isnan(error)
+    return error / unit if known else math.inf
 
 
 def _scalar(events: Events, check: str, name: str) -> list[float | None]:

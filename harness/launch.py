@@ -116,10 +116,8 @@ def _text(value: Any, separator: str = ",") -> str:
     return str(value)
 
 
-def launch(
-    system: System, case: Mapping[str, Any], folder: Path, binary: Path, grace_seconds: float = 3.0
-) -> Outcome:
-    """Run one worker to its end or its deadline. Nothing it started is left running, also when this call is interrupted.
+def launch(system: System, case: Mapping[str, Any], folder: Path, binary: Path, grace_seconds: float = 3.0) -> Outcome:
+    """Run one worker to its end or its deadline. Nothing it started is left running, also when this is interrupted.
 
     `case` is the worker's JSON object; `folder` is emptied first. Raises OSError when the folder cannot be written.
     """

@@ -29,7 +29,7 @@ def measuring(what: str, where: str | os.PathLike | None = None) -> Iterator[Non
         handle = os.open(place / "measuring.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as problem:
         raise ConfigurationError(
-            f"{place} cannot hold the lock ({problem.strerror}); set machine.lock_folder to a folder that can be written"
+            f"{place} cannot hold the lock ({problem.strerror}); set machine.lock_folder to one that can be written"
         ) from None
     try:
         try:

@@ -146,9 +146,7 @@ def plan_case(
     return Planned(case, system, variant, seconds, needed, reason, device_bytes)
 
 
-def within_budget(
-    planned: Sequence[Planned], budget: float | None, rounds: int
-) -> tuple[list[Planned], list[Planned]]:
+def within_budget(planned: Sequence[Planned], budget: float | None, rounds: int) -> tuple[list[Planned], list[Planned]]:
     """Kept and dropped cases: the longest go first until the rest fits into `budget` seconds."""
     kept, dropped = list(planned), []
     while budget is not None and sum(each.total_seconds(rounds) for each in kept) > budget:

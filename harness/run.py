@@ -10,6 +10,7 @@ from typing import Any
 from harness import environment, gate, inputs, launch, records, samples, summary
 from harness.cases import Case
 from harness.configuration import Configuration, seconds
+from harness.events import Events
 from harness.machine import Machine
 from harness.plan import Planned, within_budget
 from harness.progress import Progress, step_time
@@ -119,7 +120,7 @@ class Campaign:
         outcome = self._launch(each, ["check", "memory"], checks)
         events = outcome.events
         record: dict[str, Any] = {"status": outcome.status, "reason": outcome.reason, "seconds": outcome.seconds}
-        record |= _identity(each, events) | {"notes": notes, "inputs_sha256": self._hash(case)}
+        record |= self._identity(each, events) | {"notes": notes, "inputs_sha256": self._hash(case)}
         if outcome.status == "ok":
             verdict = self._gate.judge(case, each.system.launcher, checks, events)
             record |= {"errors": verdict.errors, "loss_value": verdict.loss_value, "checks": verdict.checks}
@@ -127,6 +128,18 @@ class Campaign:
             if verdict.failure:
                 record |= {"status": "nonfinite" if verdict.nonfinite else "wrong", "reason": verdict.failure}
         return record
+
+    def _identity(self, each: Planned, events: Events) -> dict[str, Any]:
+        """What the worker said about itself, with the installed package's version where it said nothing."""
+        start = next((event for _, event in events.of("start")), {})
+        found = start.get("versions") or {}
+        package = each.system.package
+        version = found.get(package or "") or found.get(each.system.name)
+        if version is None and package:
+            version = environment.versions([package]).get(package)
+        on_cpu = each.case.device == "cpu"
+        name = self.machine.cpu_name if on_cpu else start.get("device_name") or self.machine.gpus[0].name
+        return {"device_name": name, "system_version": version, "versions": found, "declares": start.get("declares")}
 
     def _round(self, number: int) -> None:
         ready = [each for each in self._runnable() if self.store.check(each.case.case_id) is not None]
@@ -203,12 +216,12 @@ class Campaign:
         records.write_rows(self.store.folder / "rows.csv", self.rows())
 
     def _write_samples(self) -> None:
-        table = [
-            (each.case.case_id, each.case.system, each.case.variant, each.case.rows, number, *map(int, block[:3]), block[3])
-            for each in self.planned
-            for number, record in self.store.rounds(each.case.case_id).items()
-            for block in record["blocks"]
-        ]
+        table = []
+        for each in self.planned:
+            case = each.case
+            for number, record in self.store.rounds(case.case_id).items():
+                who = case.case_id, case.system, case.variant, case.rows, number
+                table += [(*who, *map(int, block[:3]), block[3]) for block in record["blocks"]]
         samples.write(self.store.folder, table)
 
     def _hash(self, case: Case) -> str | None:
@@ -250,28 +263,13 @@ def write_checks(folder: Path, run_id: str, planned: Sequence[Planned], store: S
         records.write_atomically(folder / f"{run_id}.jsonl", ("\n".join(lines) + "\n").encode())
 
 
-def _identity(each: Planned, events: Any) -> dict[str, Any]:
-    """What the worker said about itself, with the installed package's version where it said nothing."""
-    start = next((event for _, event in events.of("start")), {})
-    found = start.get("versions") or {}
-    package = each.system.package
-    version = found.get(package or "") or found.get(each.system.name)
-    if version is None and package:
-        version = environment.versions([package]).get(package)
-    return {
-        "device_name": start.get("device_name"),
-        "system_version": version,
-        "versions": found,
-        "declares": start.get("declares"),
-    }
-
-
 def _check_text(record: Mapping[str, Any]) -> str:
     if record["status"] != "ok":
         return f"{record['status']}: {record['reason']}"
     names = {"loss": "loss", "embedding_gradient": "dX", "scale_gradient": "dt", "bias_gradient": "db"}
     errors = record["errors"]
-    return "ok, errors " + ", ".join(f"{text} {errors[name]:.0e}" for name, text in names.items() if errors[name] is not None)
+    known = [f"{text} {errors[name]:.0e}" for name, text in names.items() if errors[name] is not None]
+    return "ok, errors " + ", ".join(known)
 
 
 def _round_text(record: Mapping[str, Any]) -> str:

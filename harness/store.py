@@ -1,7 +1,7 @@
 """A run's folder: what is finished, kept so that a killed run continues and loses nothing.
 
-While a run is on, `state/` holds one small JSON file for each finished check and round, written atomically. They are the
-truth; rows.csv and the sample file are made from them, again and again. When the run is complete `state/` goes away.
+While a run is on, `state/` holds one small JSON file for each finished check and round, written atomically. They are
+the truth; rows.csv and the sample file are made from them, again and again. A complete run has no `state/`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The registry of systems: one YAML file each in `configs/system/` (docs/contracts.md, section 4). No list elsewhere."""
+"""The registry of systems: one YAML file each in `configs/system/` (docs/contracts.md, section 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measurement loop, identical for all Python systems (docs/contracts.md, section 3; the binary has its own copy)."""
+"""The measurement loop, identical for all Python systems (docs/contracts.md, section 3; the binary has its own)."""
 
 from __future__ import annotations
 

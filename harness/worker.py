@@ -49,7 +49,7 @@ class Worker:
         self.folder = folder
         self.world = world
         self.case = json.loads((folder / "case.json").read_text())
-        self._events = open(folder / f"events.{world.rank}.jsonl", "w", encoding="utf-8")  # noqa: SIM115
+        self._events = open(folder / f"events.{world.rank}.jsonl", "w", encoding="utf-8")
         self._system: Any = None  # the instance at the case's own shape
         self._ready_bytes = 0
 
@@ -83,7 +83,7 @@ class Worker:
             pid=os.getpid(),
             system=self.case["system"],
             versions=self._system.versions(),
-            device_name=getattr(self._system, "device_name", None),
+            device_name=_device_name(self._system),
             declares=asdict(system_class.declares),
         )
         gc.collect()
@@ -113,6 +113,8 @@ class Worker:
             else:
                 system = self._own()
             self._check(check, system)
+            if overrides:
+                system.close()
             del system
             gc.collect()
 
@@ -147,7 +149,7 @@ class Worker:
     def _memory(self) -> None:
         system = self._own()
         system.synchronize()
-        gc.collect()
+        memory.trim()
         system.memory_reset()
         fresh = memory.reset_peak()
         for _ in range(2):
@@ -190,6 +192,11 @@ def classify(problem: BaseException) -> tuple[str, str]:
     if isinstance(problem, FloatingPointError):
         return "nonfinite", lines[-1]
     return "crashed", f"{type(problem).__name__}: {lines[-1].strip()}".rstrip(": ")
+
+
+def _device_name(system: Any) -> str | None:
+    name = getattr(system, "device_name", None)
+    return name() if callable(name) else name
 
 
 def _load(target: str) -> Any:
