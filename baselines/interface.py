@@ -25,21 +25,29 @@ class World:
 class Declaration:
     """What a system computes and how its raw results relate to the global mean loss.
 
-    `gradient_scale` multiplies the raw embedding gradients, `scalar_scale` the raw gradients of scale and bias; both may
-    name the world size as the string "1/world_size" or be a number. They are stated from the system's definition,
-    never fitted.
+    The raw embedding gradients are those of this rank's backward pass; the raw loss and gradients of scale and bias are
+    sums over ranks. `gradient_scale`, `loss_scale` and `scalar_scale` (scale and bias) multiply them: a number, or
+    "1/world_size". They are stated from the system's definition, never fitted.
     """
 
     sets: int
     negatives: str  # "global" or "local"
     normalisation: str  # who divides by the norm, and with which guard
     gradient_scale: str | float = 1.0
+    loss_scale: str | float = 1.0
     scalar_scale: str | float = 1.0
-    scale_parameter: str = (
-        "scale"  # "scale" or "log_scale": what autograd differentiates; outputs are always d/d(scale)
-    )
+    scale_parameter: str = "scale"  # what autograd differentiates: "scale" or "log_scale"; outputs are d/d(scale)
     notes: str = ""
     mirrors: str = ""  # upstream revision whose maths this follows, if any
+
+
+def factor(declared: str | float, world_size: int) -> float:
+    """The number behind a declared factor. Raises ValueError for a text other than "1/world_size"."""
+    if isinstance(declared, str):
+        if declared != "1/world_size":
+            raise ValueError(f"a declared factor is a number or '1/world_size', not {declared!r}")
+        return 1.0 / world_size
+    return float(declared)
 
 
 @dataclass
@@ -92,6 +100,9 @@ class System(Protocol):
 
     def memory(self) -> dict[str, int | None]:
         """`allocated_peak_bytes input_bytes gradient_bytes device_used_bytes`, None where it cannot be known."""
+
+    def device_name(self) -> str:
+        """The device's model."""
 
     def versions(self) -> dict[str, str]:
         """Package versions that matter for this system."""
