@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,6 +51,15 @@ def factor(declared: str | float, world_size: int) -> float:
     return float(declared)
 
 
+def processor_name() -> str:
+    """The CPU's model as Linux names it, or "cpu"."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return "cpu"
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "cpu")
+
+
 @dataclass
 class Outputs:
     """One step's results on this rank, of the GLOBAL mean loss.
@@ -70,6 +80,7 @@ class System(Protocol):
     """The adapter interface. `case` is the JSON object of docs/contracts.md section 1."""
 
     declares: Declaration
+    device_name: str  # the device's model
 
     @classmethod
     def unsupported(cls, case: Mapping[str, Any]) -> str | None:
@@ -99,10 +110,10 @@ class System(Protocol):
         """Forget peaks measured so far."""
 
     def memory(self) -> dict[str, int | None]:
-        """`allocated_peak_bytes input_bytes gradient_bytes device_used_bytes`, None where it cannot be known."""
+        """`allocated_peak_bytes input_bytes gradient_bytes device_used_bytes`, per device; None where it is not known.
 
-    def device_name(self) -> str:
-        """The device's model."""
+        On CPU the worker fills in `device_used_bytes` from the process's resident memory.
+        """
 
     def versions(self) -> dict[str, str]:
         """Package versions that matter for this system."""

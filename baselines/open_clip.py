@@ -5,8 +5,8 @@ Settings follow `--precision amp_bf16`, the package's recommendation for trainin
 bf16 logits, while log-sigmoid and cross-entropy run in float32. Two other settings of the option `precision`:
 
 `fp32`   float32 throughout, products in TF32 on GPU (the package's trainer turns TF32 on).
-`bf16`   features, logits and losses all bf16 (`--precision pure_bf16`). bf16 logits near -10 are 1/16 apart and the loss
-         is a bf16 scalar; at scale 100 its embedding gradients are about 2% off.
+`bf16`   features, logits and losses all bf16 (`--precision pure_bf16`). bf16 logits near -10 are 1/16 apart and the
+         loss is a bf16 scalar; at scale 100 its embedding gradients are about 2% off.
 
 The bias goes in as a column, one entry a row, all views of the one parameter: autograd then rounds n row sums to bf16
 and adds them in float32. For a bias without dimensions it rounds the sum over all cells to bf16, up to 0.2% off.

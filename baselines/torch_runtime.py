@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import math
-import platform
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -14,8 +13,7 @@ import torch
 from torch import distributed
 
 from baselines import torch_inputs
-from baselines.interface import Declaration, Outputs, World, factor
-from baselines.process_memory import PeakMeter
+from baselines.interface import Declaration, Outputs, World, factor, processor_name
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -51,7 +49,9 @@ class TorchSystem:
         if case.get("threads") and self.device.type == "cpu":
             torch.set_num_threads(int(case["threads"]))
         _join(world, self.device)
-        self._meter = _meter(self.device)
+        on_gpu = self.device.type == "cuda"
+        self.device_name = torch.cuda.get_device_name(self.device) if on_gpu else processor_name()
+        self._meter = _cuda_meter(self.device) if on_gpu else None
         weights = case.get("prefix_weights") or [1.0 / len(case["prefixes"])] * len(case["prefixes"])
         self.outer_weight = max(weights)
         self.ladder = [(p, w / self.outer_weight) for p, w in zip(case["prefixes"], weights, strict=True) if w]
@@ -136,21 +136,19 @@ class TorchSystem:
         )
 
     def memory_reset(self) -> None:
-        self._meter.reset()
+        if self._meter:
+            self._meter.reset()
 
     def memory(self) -> dict[str, int | None]:
+        """On CPU PyTorch counts no bytes; the worker fills in the peak of resident memory."""
         elements = [leaf.numel() for leaf in self.leaves]
         labels = self.labels.numel() * self.labels.element_size() if len(self.leaves) == 1 else 0
         return {
-            "allocated_peak_bytes": self._meter.allocated_peak_bytes(),
+            "allocated_peak_bytes": self._meter.allocated_peak_bytes() if self._meter else None,
             "input_bytes": sum(leaf.numel() * leaf.element_size() for leaf in self.leaves) + labels,
             "gradient_bytes": sum(elements) * DTYPES[self.case["gradient_dtype"]].itemsize,
-            "device_used_bytes": self._meter.device_used_bytes(),
+            "device_used_bytes": self._meter.device_used_bytes() if self._meter else None,
         }
-
-    def device_name(self) -> str:
-        """The device's model, as the framework or the system names it."""
-        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else platform.processor() or "cpu"
 
     def versions(self) -> dict[str, str]:
         known = {"torch": torch.__version__}
@@ -206,31 +204,19 @@ class _CudaMeter:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self.device)
 
-    def allocated_peak_bytes(self) -> int | None:
+    def allocated_peak_bytes(self) -> int:
         return torch.cuda.max_memory_allocated(self.device)
 
-    def device_used_bytes(self) -> int | None:
+    def device_used_bytes(self) -> int:
         # The allocator keeps its segments until asked, so what the driver shows after a step is the step's peak.
         return max(0, self._used() - self._context_bytes)
 
 
-class _CpuMeter:
-    """PyTorch counts no bytes on CPU, so the peak of resident memory stands alone."""
-
-    def __init__(self) -> None:
-        self._meter = PeakMeter()
-        self.reset = self._meter.reset
-        self.device_used_bytes = self._meter.peak_bytes
-
-    def allocated_peak_bytes(self) -> int | None:
-        return None
+_METERS: dict[torch.device, _CudaMeter] = {}
 
 
-_METERS: dict[torch.device, _CudaMeter | _CpuMeter] = {}
-
-
-def _meter(device: torch.device) -> _CudaMeter | _CpuMeter:
-    """One meter a process: its baseline is the state before the first system, whatever an earlier one left behind."""
+def _cuda_meter(device: torch.device) -> _CudaMeter:
+    """One meter a process: its baseline is the context before the first system, whatever an earlier one left behind."""
     if device not in _METERS:
-        _METERS[device] = _CudaMeter(device) if device.type == "cuda" else _CpuMeter()
+        _METERS[device] = _CudaMeter(device)
     return _METERS[device]

@@ -1,7 +1,7 @@
 """A tiny stand-in for the worker: load a system from its YAML alone, run steps, hand the results back.
 
-`run_ranks` starts one process per rank for systems under `launcher: torchrun`; a `single` system gets one process with as
-many forced host devices as ranks.
+`run_ranks` starts one process per rank for systems under `launcher: torchrun`; a `single` system gets one process with
+as many forced host devices as ranks.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def run_ranks(cases: list[dict], folder: Path = CONFIGS, timeout: float = 240) -
             common["JAX_PLATFORMS"] = "cpu"
         processes = []
         for rank in range(1 if single else size):
-            place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
+            place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "1" if single else str(size)}
             command = [sys.executable, "-m", "tests.baselines.driver", scratch, str(rank)]
             processes.append(subprocess.Popen(command, env={**common, **place}, cwd=ROOT, stderr=subprocess.PIPE))
         errors = []
@@ -89,32 +89,27 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _main(scratch: str, rank: int) -> None:
+def _main(scratch: str, rank: int, world_size: int) -> None:
     target, cases, _ = json.loads((Path(scratch) / "cases.json").read_text())
     adapter = load(target)
     results = []
     for case in cases:
-        system = adapter(case, World(rank, case["world_size"], rank))
+        system = adapter(case, World(rank, world_size, rank))
         system.build()
         system.step()
         system.step()  # a second step must not add to the first
         system.synchronize()
         system.barrier()
-        assert system.maximum(float(rank)) == (0.0 if adapter_is_single(system) else case["world_size"] - 1.0)
+        assert system.maximum(float(rank)) == (case["world_size"] - 1.0 if world_size > 1 else 0.0)
         system.memory_reset()
         system.step()
         system.synchronize()
         out = system.outputs()
-        out.extra = {"memory": system.memory(), "versions": system.versions(), "device_name": system.device_name()}
+        out.extra = {"memory": system.memory(), "versions": system.versions(), "device_name": system.device_name}
         results.append(out)
         system.close()
     (Path(scratch) / f"{rank}.pickle").write_bytes(pickle.dumps(results))
 
 
-def adapter_is_single(system: object) -> bool:
-    """True for systems that drive all devices from one process."""
-    return getattr(system, "single_process", False)
-
-
 if __name__ == "__main__":
-    _main(sys.argv[1], int(sys.argv[2]))
+    _main(sys.argv[1], int(sys.argv[2]), int(os.environ["WORLD_SIZE"]))
