@@ -13,6 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 
 
+class Unsupported(RuntimeError):
+    """A case that turns out not to run here, with the reason: raised where `System.unsupported` could not know."""
+
+
 @dataclass(frozen=True)
 class World:
     """Where this process stands: `rank` of `world_size` processes, `local_rank` on this machine."""
