@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from harness.machine import Machine
 from harness.plan import Planned
 from harness.run import Campaign, write_checks
 from harness.store import Store, new_run_id, unfinished
+from harness.support import capabilities
 
 OK, UNEXPECTED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 BUSY_MEMORY_SHARE = 0.1  # of a GPU: more than contexts and leftovers take
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     if device == "cuda" and not chosen.allow_busy:
         refuse_busy(here)
     with lock.measuring(f"bench campaign={chosen.campaign}", chosen.machine["lock_folder"]):
-        return measure(chosen, here, kept, dropped, parent)
+        return measure(chosen, here, kept, dropped, parent)[0]
 
 
 def refuse_busy(here: Machine) -> None:
@@ -70,15 +70,20 @@ def refuse_busy(here: Machine) -> None:
             )
 
 
-def measure(chosen: Configuration, here: Machine, planned: list[Planned], dropped: list[Planned], parent: Path) -> int:
-    """Run planned cases into a new or unfinished run folder under `parent`; the lock is held. Returns the exit code."""
+def measure(
+    chosen: Configuration, here: Machine, planned: list[Planned], dropped: list[Planned], parent: Path
+) -> tuple[int, Path]:
+    """Run planned cases into a new or unfinished run folder under `parent`, which is returned with the exit code.
+
+    The caller holds the lock. Raises ConfigurationError when the folder cannot be written.
+    """
     screen = progress.Progress()
     facts = environment.describe(here, [each.system.package for each in planned])
     identity = fingerprint(chosen, planned, facts)
     with writing(parent):
         store, known = open_folder(parent, identity, chosen.resume, screen)
         for pid in launch.marked_processes(store.work):
-            os.kill(pid, signal.SIGKILL)  # left by a run of ours that was killed
+            launch.kill(pid)  # left by a run of ours that was killed
         for each in dropped:
             screen.say(f"dropped, over the budget of {chosen.budget}: {each.case.title}")
         campaign = Campaign(chosen, here, planned, store, screen)
@@ -92,6 +97,7 @@ def measure(chosen: Configuration, here: Machine, planned: list[Planned], droppe
             "protocol": chosen.protocol,
             "dropped": [each.case.title for each in dropped],
             "variables": launch.recorded_environment(),
+            **_binary(chosen.path("binary")),
             **facts,
         }
         record.setdefault("before", environment.moment(here))
@@ -105,7 +111,7 @@ def measure(chosen: Configuration, here: Machine, planned: list[Planned], droppe
         store.write_environment(record)
         if record["finished"]:
             store.finish()
-    return code
+    return code, store.folder
 
 
 def _run(campaign: Campaign, store: Store, screen: progress.Progress) -> int:
@@ -124,6 +130,15 @@ def _run(campaign: Campaign, store: Store, screen: progress.Progress) -> int:
     for row in surprises:
         screen.say(f"not as expected: {cases[row['case_id']].case.title} is {row['status']}")
     return UNEXPECTED if surprises else OK
+
+
+def _binary(path: Path) -> dict[str, Any]:
+    """Size and architectures of the native binary, for the footprint."""
+    if not path.is_file():
+        return {}
+    said = capabilities(path)
+    architectures = said.get("architectures") if isinstance(said, dict) else None
+    return {"binary_bytes": path.stat().st_size, "binary_architectures": architectures, "binary_capabilities": said}
 
 
 def _systems(campaign: Campaign, store: Store) -> dict[str, Any]:

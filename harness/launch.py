@@ -178,7 +178,7 @@ def _end(process: subprocess.Popen, folder: Path, grace_seconds: float) -> None:
     for _ in range(5):
         left = marked_processes(folder)
         for pid in left:
-            _kill(pid)
+            kill(pid)
         if not left:
             break
         time.sleep(0.02)
@@ -192,7 +192,8 @@ def _signal(process: subprocess.Popen, number: int) -> None:
         pass
 
 
-def _kill(pid: int) -> None:
+def kill(pid: int) -> None:
+    """SIGKILL, without complaint when it is gone already."""
     try:
         os.kill(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

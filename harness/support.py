@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,12 @@ MINIMUM_CAPABILITY = 8.0  # bf16 tensor cores
 
 @dataclass
 class Support:
-    """Answers for one machine. Remembers what it asked: packages, the binary's capabilities."""
+    """Answers for one machine. Remembers which packages there are."""
 
     machine: Machine
     binary: Path
     nodes: int = 1
     _packages: dict[str, bool] = field(default_factory=dict)
-    _capabilities: dict[str, Any] | str | None = None
 
     def reason(self, case: Case, system: System, variant: Variant, predicted_bytes: int | None = None) -> str | None:
         """Why this case cannot run here, as one clause, or None."""
@@ -50,13 +50,13 @@ class Support:
             return f"Python package {missing[0]} is not installed"
         if system.launcher != "native":
             return None
-        capabilities = self.capabilities()
-        if isinstance(capabilities, str):
-            return capabilities
-        if case.device not in (capabilities.get("devices") or {"cpu": 1}) and capabilities.get("devices"):
-            return f"the native binary was built without {case.device}"
-        if capabilities.get("losses") and case.loss not in capabilities["losses"]:
-            return f"the native binary does not compute {case.loss}"
+        said = capabilities(self.binary)
+        if isinstance(said, str):
+            return said
+        if case.loss not in said.get("losses", [case.loss]):
+            return f"{self.binary.name} does not compute {case.loss}"
+        if case.device not in said.get("devices", [case.device]):
+            return f"{self.binary.name} finds no {case.device} device that it was built for"
         return None
 
     def _cuda(self, case: Case, system: System) -> str | None:
@@ -93,14 +93,10 @@ class Support:
                 self._packages[package] = False
         return self._packages[package]
 
-    def capabilities(self) -> dict[str, Any] | str:
-        """What the native binary says about itself, or why it cannot be asked."""
-        if self._capabilities is None:
-            self._capabilities = _ask(self.binary)
-        return self._capabilities
 
-
-def _ask(binary: Path) -> dict[str, Any] | str:
+@cache
+def capabilities(binary: Path) -> dict[str, Any] | str:
+    """What the native binary says about itself, or why it cannot be asked."""
     if not binary.is_file():
         return f"{binary.name} is not built; run make native"
     try:

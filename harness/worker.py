@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from baselines.interface import World
+from baselines.interface import Unsupported, World
 from harness import memory, timing
 
 OUT_OF_MEMORY_WORDS = (
@@ -181,6 +181,8 @@ def classify(problem: BaseException) -> tuple[str, str]:
     """Status and reason of an exception, without importing the framework that raised it."""
     if isinstance(problem, Stop):
         return problem.status, problem.reason
+    if isinstance(problem, Unsupported):
+        return "unsupported", str(problem)
     lines = str(problem).strip().splitlines() or [""]
     words = str(problem)
     if isinstance(problem, MemoryError) or type(problem).__name__ == "OutOfMemoryError":
