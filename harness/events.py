@@ -39,6 +39,7 @@ class Events:
     def ended(self) -> tuple[str, str] | None:
         """Status and reason over all ranks, or None when a rank wrote no last line and none explains why."""
         ends = [event for _, event in self.of("end")]
+        ends.sort(key=lambda event: event.get("time", 0.0))  # the first to fail knows why, the others lost it
         for status in _PRECEDENCE:
             for event in ends:
                 if event.get("status") == status:

@@ -14,6 +14,7 @@ import math
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -55,7 +56,7 @@ class Worker:
 
     def emit(self, event: str, **fields: Any) -> None:
         """Write one event, flushed, so that it survives a kill."""
-        self._events.write(json.dumps({"event": event, **fields}) + "\n")
+        self._events.write(json.dumps({"event": event, "time": time.time(), **fields}) + "\n")
         self._events.flush()
 
     def run(self) -> int:
