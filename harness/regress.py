@@ -6,6 +6,7 @@ two cannot be compared. How it decides is in docs/metrics.md; every threshold is
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -230,11 +231,11 @@ def _ratios(one: Row, other: Row, base: Side, new: Side, peer: str) -> tuple[Ran
 
 def compare_afresh(base: Side, options: Mapping[str, Any]) -> Comparison:
     """Measure BASE's cases now and compare. A change found is measured once more, and stands only if seen twice."""
-    first = compare(base, load(measure_again(base, base.rows, options), "new"), options)
+    first = compare(base, load(measure_again(base.rows, options), "new"), options)
     changed = [finding for finding in first.findings if finding.verdict in (verdicts.SLOWER, verdicts.FASTER)]
     if not options["confirm"] or not changed:
         return first
-    again = load(measure_again(base, [finding.base for finding in changed], options), "new")
+    again = load(measure_again([finding.base for finding in changed], options), "new")
     second = compare(Side(base.path, [finding.base for finding in changed], base.environment), again, options)
     return replace(first, findings=confirmed(first.findings, second.findings))
 
@@ -255,9 +256,13 @@ def confirmed(first: Sequence[Finding], second: Sequence[Finding]) -> list[Findi
     return list(first)
 
 
-def measure_again(base: Side, rows: Sequence[Row], options: Mapping[str, Any]) -> Path:
-    """Measure the cases of these rows on this machine; returns the run's folder."""
-    raise ConfigurationError("give new=<rows.csv>; measuring afresh needs the campaign runner")
+def measure_again(rows: Sequence[Row], options: Mapping[str, Any]) -> Path:
+    """Measure the cases of these rows on this machine; returns the run's folder. Its progress goes to stderr."""
+    from harness import remeasure
+
+    overrides = [f"results={Path(options['results']).resolve()}", "resume=false"]
+    with contextlib.redirect_stdout(sys.stderr):
+        return remeasure.measure_rows(rows, options["rounds"], overrides)
 
 
 if __name__ == "__main__":

@@ -212,7 +212,7 @@ def test_conditions_that_differ_are_refused_unless_allowed(pair, capsys, change,
     ("environment", "condition", "told"),
     [
         (ENVIRONMENT | {"python": "3.12.1"}, "versions", "python 3.11.7 -> python 3.12.1"),
-        (ENVIRONMENT | {"packages": {"torch": "2.14.1"}}, "versions", "jax 0.10.2 -> jax not installed"),
+        (ENVIRONMENT | {"packages": {"torch": "2.15.0"}}, "versions", "torch 2.14.1 -> torch 2.15.0"),
         (ENVIRONMENT | {"before": {"gpus": [{"driver_version": "590.1"}]}}, "driver", "580.159 -> 590.1"),
         (ENVIRONMENT | {"before": {"gpus": [{"power.limit": "500.00 W"}]}}, "power_limit", "700.00 W -> 500.00 W"),
     ],
@@ -234,6 +234,9 @@ def test_quick_is_never_compared_with_standard(pair, capsys):
 def test_a_condition_that_one_side_did_not_record_is_noted(pair, capsys):
     assert pair([steady(10)], [steady(10)], environments=({}, ENVIRONMENT)) == 0
     assert "note: driver is not recorded in BASE" in capsys.readouterr().out
+    fewer = ENVIRONMENT | {"packages": {"torch": "2.14.1"}}
+    assert pair([steady(10)], [steady(10)], environments=(ENVIRONMENT, fewer)) == 0
+    assert "note: the version of jax is recorded in BASE only" in capsys.readouterr().out
 
 
 def test_rows_of_two_dtypes_in_one_file_find_their_own(pair, capsys):
@@ -420,3 +423,32 @@ def test_ratio_ends_are_the_widest_that_the_two_ranges_allow():
     # 3 / 10, from 2 / 12 to 4 / 8
     ratio = regress.verdicts.ratio_range(*texts)
     assert (ratio.mean, ratio.low, ratio.high, ratio.rounds) == (0.3, pytest.approx(1 / 6), 0.5, 3)
+
+
+def test_without_new_the_cases_are_measured_and_changes_confirmed(tmp_path, monkeypatch, capsys):
+    write_rows(tmp_path / "base.csv", [steady(10), steady(10, rows=2048), steady(10, rows=4096)])
+    asked, answers = [], [{1024: 12, 2048: 12, 4096: 10}, {1024: 12, 2048: 10}]
+
+    def measure(rows, options):
+        asked.append(sorted(int(row["rows"]) for row in rows))
+        folder = tmp_path / f"run{len(asked)}"
+        folder.mkdir()
+        measured = answers[len(asked) - 1]
+        write_rows(folder / "rows.csv", [steady(measured[size], rows=size) for size in asked[-1]])
+        return folder
+
+    monkeypatch.setattr(regress, "measure_again", measure)
+    assert regress.main([f"base={tmp_path / 'base.csv'}", "format=json"]) == 1
+    assert asked == [[1024, 2048, 4096], [1024, 2048]]
+    cases = {case["case"].split("R=")[1].split()[0]: case for case in json.loads(capsys.readouterr().out)["cases"]}
+    assert {size: case["verdict"] for size, case in cases.items()} == {
+        "1024": "slower",
+        "2048": "ambiguous",
+        "4096": "same",
+    }
+    asked.clear()
+    for number in (1, 2):
+        (tmp_path / f"run{number}" / "rows.csv").unlink()
+        (tmp_path / f"run{number}").rmdir()
+    assert regress.main([f"base={tmp_path / 'base.csv'}", "confirm=false"]) == 1
+    assert len(asked) == 1
