@@ -12,7 +12,7 @@ def lines(table):
 def test_the_articles_shape_for_a_measured_machine(measured_shape):
     table = measured.loss_step(measured_shape)
     assert [column.name for column in table.columns] == [
-        "1x CPU",
+        "1 rank on Some CPU",
         "native one_set",
         "native two_set",
         "big_vision jit_sharded",
