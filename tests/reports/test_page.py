@@ -25,7 +25,7 @@ def test_two_processes_render_the_same_bytes(measured, tmp_path):
         target = tmp_path / f"out{number}"
         settings = tmp_path / f"settings{number}"
         settings.mkdir()
-        (settings / "matplotlibrc").write_text(f"font.size: {8 + 9 * number}\nsvg.fonttype: path\n")
+        (settings / "matplotlibrc").write_text(f"axes.linewidth: {1 + 4 * number}\nfont.size: {8 + 9 * number}\n")
         environment = os.environ | {"PYTHONHASHSEED": seed, "LC_ALL": locale, "PYTHONPATH": str(ROOT)}
         environment |= {"MPLCONFIGDIR": str(settings), "TZ": f"UTC{number}", "SOURCE_DATE_EPOCH": str(number * 10**9)}
         command = [sys.executable, "-m", "reports", "--results", str(measured), "--out", str(target)]
