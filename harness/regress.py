@@ -131,6 +131,9 @@ def _check(options: dict[str, Any], known: Mapping[str, Any]) -> None:
     options["allow"] = tuple(options["allow"] or ())
     if options["format"] not in FORMATS:
         raise ConfigurationError(f"unknown format {options['format']!r}; known: {', '.join(FORMATS)}")
+    if not isinstance(options["overrides"], list):
+        raise ConfigurationError(f"overrides is {options['overrides']!r}; give a list, such as [allow_busy=true]")
+    options["overrides"] = [str(override) for override in options["overrides"]]
     for name in ("relative", "confirm"):
         if not isinstance(options[name], bool):
             raise ConfigurationError(f"{name} is {options[name]!r}; give true or false")
@@ -260,7 +263,7 @@ def measure_again(rows: Sequence[Row], options: Mapping[str, Any]) -> Path:
     """Measure the cases of these rows on this machine; returns the run's folder. Its progress goes to stderr."""
     from harness import remeasure
 
-    overrides = [f"results={Path(options['results']).resolve()}", "resume=false"]
+    overrides = [f"results={Path(options['results']).resolve()}", "resume=false", *options["overrides"]]
     with contextlib.redirect_stdout(sys.stderr):
         return remeasure.measure_rows(rows, options["rounds"], overrides)
 

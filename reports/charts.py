@@ -116,19 +116,14 @@ def measured(shape: Shape) -> list[Chart]:
     """Time and memory, and the two rates, of one shape; nothing when no row has a time."""
     if not any(row["status"] == "ok" and row["best_seconds"] for row in shape.rows):
         return []
-    where = f"{shape.place}, {shape.setting}"
     memory = memory_quantity(shape.memory_column)
-    charts = [
-        _panels(
-            f"time-memory-{shape.id}",
-            f"Step time and memory: {where}",
-            [shape] * 2,
-            [TIME, memory],
-            [TIME.name, memory.name],
-        ),
+    known = [each for each in (TIME, memory) if any(series.points for series in series_of(shape, each))]
+    title = f"Step time and memory: {shape.place}, {shape.setting}"
+    names = [each.name for each in known]
+    return [
+        _panels(f"time-memory-{shape.id}", title, [shape] * len(known), known, names),
         throughput(f"throughput-{shape.id}", shape),
     ]
-    return charts
 
 
 def throughput(name: str, shape: Shape) -> Chart:

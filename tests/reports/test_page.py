@@ -8,6 +8,7 @@ import xml.etree.ElementTree as xml
 from pathlib import Path
 
 import pytest
+from made_up_results import add_run, row
 
 from reports import page, readme, store
 from reports.__main__ import main
@@ -161,3 +162,29 @@ def test_sections_use_each_table_once(measured):
     found = page.sections(store.load(measured))
     ids = [table.id for section in found for table in (*section.tables, *section.folded)]
     assert len(ids) == len(set(ids))
+
+
+OURS = ("native", "one_set_sigmoid", "one_set")
+FAILED = {"status": "crashed", "reason": "signal 11 | <b>"}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [row(*OURS, 256, status="unsupported", reason="no compiler")],
+        [row(*OURS, 256, 1.0, 2)],
+        [row(*OURS, 256, 1.0), row(*OURS, 512, 2.0)],  # memory not known
+        [row(*OURS, 256, 1.0, 2, world_size=2, live="256 3")],
+        [row(*OURS, 256, 1.0), row("someone_new", "a_new_loss", "a|b <i>", 256, **FAILED)],
+        [row(*OURS, 2**power, 2**power / 100, 2**power) for power in range(4, 18)],
+        [row(f"system_{n:02}", "two_set_sigmoid", "v", 2**p, n + 1.0, 9) for n in range(25) for p in (8, 9)],
+    ],
+    ids=["nothing ran", "one size", "no memory", "ragged", "unknown names", "many sizes", "many systems"],
+)
+def test_unusual_runs_render_too(results, tmp_path, rows):
+    add_run(results, "m", "quick", "20260101T000000Z-aaaa", rows)
+    assert main(["--results", str(results), "--out", str(tmp_path / "out")]) == 0
+    text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert "<i>" not in text and "<b>" not in text
+    for path in (tmp_path / "out" / "charts").glob("*.svg"):
+        xml.parse(path)
