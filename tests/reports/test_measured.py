@@ -1,8 +1,7 @@
 """Tables of measured runs, from rows made up in conftest.py with round numbers."""
 
-from made_up_results import add_run, quick_rows, row
-
 from reports import claims, measured, published, store
+from tests.reports.made_up_results import add_run, quick_rows, row
 
 
 def lines(table):

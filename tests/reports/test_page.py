@@ -8,10 +8,10 @@ import xml.etree.ElementTree as xml
 from pathlib import Path
 
 import pytest
-from made_up_results import add_run, row
 
 from reports import page, readme, store
 from reports.__main__ import main
+from tests.reports.made_up_results import add_run, row
 
 ROOT = Path(__file__).resolve().parents[2]
 
