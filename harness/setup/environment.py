@@ -182,7 +182,7 @@ def pip_install(folder: Path, group: str, lock: int) -> None:
     command = [folder / "bin" / "python", "-m", "pip", "install", "--require-hashes", "--no-deps"]
     command += ["--no-build-isolation", "--no-input", "--disable-pip-version-check", "-r", requirements]
     try:
-        logged(command, folder / "setup.log", progress, keep_open=[lock])
+        logged(f"installing {group}.txt", command, folder / "setup.log", progress, keep_open=[lock])
     except SetupError as problem:
         raise SetupError(
             f"{problem}\nWithout a network, use packages that are already there: make bench PYTHON=python3 VENV=none"

@@ -80,7 +80,7 @@ def build(options: Mapping[str, str], interpreter: Path) -> None:
         if not options.get("CMAKE_BUILD_PARALLEL_LEVEL"):
             command += ["--parallel", str(len(os.sched_getaffinity(0)))]
         begin = time.monotonic()
-        logged(command, log, compile_progress, environment)
+        logged("the native build", command, log, compile_progress, environment)
         if time.monotonic() - begin > 2:
             say(f"native build done ({time.monotonic() - begin:.0f} s)")
 
@@ -104,7 +104,8 @@ def configure(cmake: str, ninja: str | None, environment: Mapping[str, str], log
     say(f"configuring the native build ({nvcc or 'no CUDA compiler: without the GPU engines'})")
     command = [cmake, "-S", ROOT / "kernels", "-B", BUILD, "-DCMAKE_BUILD_TYPE=Release"]
     command += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []
-    logged([*command, *shlex.split(environment.get("CMAKE_ARGS", ""))], log, environment=environment)
+    command += shlex.split(environment.get("CMAKE_ARGS", ""))
+    logged("configuring the native build", command, log, environment=environment)
     cache = BUILD / "CMakeCache.txt"
     if nvcc and cache.exists() and re.search(r"^CMAKE_CUDA_COMPILER:\w+=.*NOTFOUND", cache.read_text(), re.MULTILINE):
         say(f"{nvcc} does not work here; building without the GPU engines ({log.relative_to(ROOT)} says why)")
