@@ -91,12 +91,14 @@ def compile_progress(line: str) -> str | None:
 
 
 def configure(cmake: str, ninja: str | None, environment: Mapping[str, str], log: Path) -> None:
-    """Run CMake's configure step, afresh when the folder, the tools or the options are not those of the last time."""
-    wanted = {"source": str(ROOT), "cmake": cmake, "ninja": ninja}
+    """Run CMake's configure step, afresh when the folder or the compilers are not those of the last time."""
+    wanted = {"source": str(ROOT)}
     wanted |= {name: environment.get(name, "") for name in ("CXX", "CUDACXX", "CMAKE_ARGS")}
     record = BUILD / FINGERPRINT
-    if record.exists() and record.read_text() == json.dumps(wanted):
-        return
+    if record.exists():
+        last = json.loads(record.read_text())
+        if last["wanted"] == wanted and all(map(os.path.exists, last["tools"])):
+            return
     record.unlink(missing_ok=True)
     (BUILD / "CMakeCache.txt").unlink(missing_ok=True)
     shutil.rmtree(BUILD / "CMakeFiles", ignore_errors=True)
@@ -109,7 +111,7 @@ def configure(cmake: str, ninja: str | None, environment: Mapping[str, str], log
     cache = BUILD / "CMakeCache.txt"
     if nvcc and cache.exists() and re.search(r"^CMAKE_CUDA_COMPILER:\w+=.*NOTFOUND", cache.read_text(), re.MULTILINE):
         say(f"{nvcc} does not work here; building without the GPU engines ({log.relative_to(ROOT)} says why)")
-    record.write_text(json.dumps(wanted))
+    record.write_text(json.dumps({"wanted": wanted, "tools": [path for path in (cmake, ninja) if path]}))
 
 
 def build_or_explain(options: Mapping[str, str], interpreter: Path) -> None:
