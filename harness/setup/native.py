@@ -111,7 +111,9 @@ def configure(cmake: str, ninja: str | None, environment: Mapping[str, str], log
     cache = BUILD / "CMakeCache.txt"
     if nvcc and cache.exists() and re.search(r"^CMAKE_CUDA_COMPILER:\w+=.*NOTFOUND", cache.read_text(), re.MULTILINE):
         say(f"{nvcc} does not work here; building without the GPU engines ({log.relative_to(ROOT)} says why)")
-    record.write_text(json.dumps({"wanted": wanted, "tools": [path for path in (cmake, ninja) if path]}))
+    text = json.dumps({"wanted": wanted, "tools": [path for path in (cmake, ninja) if path]})
+    record.with_suffix(".tmp").write_text(text)
+    os.replace(record.with_suffix(".tmp"), record)  # there in full or not at all
 
 
 def build_or_explain(options: Mapping[str, str], interpreter: Path) -> None:
