@@ -21,7 +21,7 @@ struct set_t {
 
 class step_t {
   public:
-    /// Throws std::invalid_argument for an impossible problem, error_t for an engine this machine lacks, std::bad_alloc.
+    /// Throws std::invalid_argument for an impossible problem, failure_t for an engine this machine lacks, std::bad_alloc.
     /// `sets[device * sets_of(loss) + set]` must outlive the step.
     step_t(problem_t const& problem, std::vector<set_t> sets, int threads = 1, std::string const& engine = "auto")
         : problem_(problem), sets_(std::move(sets)), kernels_(cpu::pick(engine)), ladder_(make_ladder(problem)),
@@ -122,7 +122,8 @@ inline cpu::side_t step_t::make_side(int device, int set) const {
     side.sums = buffer_t<float>(statistics);
     if (problem_.loss == loss_t::info_nce_k) {
         side.greatest = buffer_t<float>(statistics);
-        side.total = buffer_t<float>(statistics);
+        side.rest = buffer_t<float>(statistics);
+        side.own = buffer_t<float>(statistics);
         side.log_sums = buffer_t<float>(statistics);
     }
     if (problem_.gradient_type == gradient_type_t::float32_k && ladder_.panels_are_columns()) {
@@ -141,7 +142,7 @@ inline void step_t::begin(int device) {
     for (int set = 0; set < set_count(); ++set) {
         cpu::side_t& s = side(device, set);
         s.sums.zero();
-        s.total.zero();
+        s.rest.zero();
         for (std::size_t i = 0; i < s.greatest.size(); ++i) s.greatest[i] = -1e30f;
         auto const width = static_cast<std::size_t>(ladder_.panels() * cpu::panel_k);
         int const parts = static_cast<int>((s.x.rows + cpu::task_k - 1) / cpu::task_k);
@@ -195,18 +196,22 @@ inline void step_t::score(int device, int peer) {
 inline void step_t::gather(int device, int peer) {
     visit(cpu::objective_t::statistics_k, device, peer);
     if (peer != (device + problem_.world_size - 1) % problem_.world_size) return;  // the last one of the ring
+    // Each row's loss is log(1 + rest / own) in the exponentials' terms: exact also where the positive dominates.
     double sum = 0;
     for (int set = 0; set < 2; ++set) {
         cpu::side_t& s = side(device, set);
         for (int p = 0; p < ladder_.count; ++p)
             for (std::int64_t row = 0; row < s.x.rows; ++row) {
                 auto const at = static_cast<std::size_t>(p * s.padded + row);
-                double const log_total = std::log2(static_cast<double>(s.total[at]));
-                s.log_sums[at] = s.greatest[at] + static_cast<float>(log_total);
-                sum += static_cast<double>(ladder_.weights[static_cast<std::size_t>(p)]) * log_total;
+                double const below = static_cast<double>(s.greatest[at]) - static_cast<double>(s.own[at]);
+                double const rest = static_cast<double>(s.rest[at]), whole = rest + std::exp2(-below);
+                double const log_whole = below == 0 ? std::log1p(rest) : std::log(whole);
+                sum += static_cast<double>(ladder_.weights[static_cast<std::size_t>(p)]) * (below * std::log(2.0) + log_whole);
+                s.log_sums[at] = s.greatest[at] + static_cast<float>(log_whole / std::log(2.0));
+                s.rest[at] = static_cast<float>(rest / whole);
             }
     }
-    sums_[static_cast<std::size_t>(device)] = {sum * static_cast<double>(ln2_k) / (2.0 * static_cast<double>(problem_.live_rows())), 0, 0};
+    sums_[static_cast<std::size_t>(device)] = {sum / (2.0 * static_cast<double>(problem_.live_rows())), 0, 0};
 }
 
 /// Cells (i, i): cosine 1 whatever the row, so they have no gradient but dt and db.

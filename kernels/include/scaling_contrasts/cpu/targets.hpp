@@ -86,18 +86,18 @@ inline std::vector<kernels_t const*> engines() {
         &portable::kernels()};
 }
 
-/// The engine of that name, or for `auto` the best one this machine runs. Throws error_t (unsupported).
+/// The engine of that name, or for `auto` the best one this machine runs. Throws failure_t (unsupported).
 inline kernels_t const& pick(std::string const& name) {
     std::string known;
     for (auto const* engine : engines()) {
         if (name == "auto" && engine->usable()) return *engine;
         if (name == engine->name) {
             if (engine->usable()) return *engine;
-            throw error_t(status_t::unsupported_k, "this processor cannot run engine " + name);
+            throw failure_t(status_t::unsupported_k, "this processor cannot run engine " + name);
         }
         known += std::string(known.empty() ? "" : ", ") + engine->name;
     }
-    throw error_t(status_t::unsupported_k, "unknown engine " + name + "; built: auto, " + known);
+    throw failure_t(status_t::unsupported_k, "unknown engine " + name + "; built: auto, " + known);
 }
 
 }  // namespace scaling_contrasts::cpu
