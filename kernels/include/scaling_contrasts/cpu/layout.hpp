@@ -140,6 +140,9 @@ struct kernels_t {
     float (*square_sum)(bf16_t const* row, int begin, int end);
     void (*score)(score_job_t const&, int task);
     void (*gradient)(gradient_job_t const&, int group, int chunk);
+    /// Gradient of one row from what was accumulated: scale * (accumulated - toward[band] * x).
+    void (*write_row)(packed_ladder_t const&, float const* accumulated, bf16_t const* x, float const* toward, float scale,
+                      gradient_type_t, void* out);
 };
 
 }  // namespace scaling_contrasts::cpu
