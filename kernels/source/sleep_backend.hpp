@@ -14,14 +14,17 @@ namespace scaling_contrasts::bench {
 class sleep_backend_t final : public backend_t {
   public:
     sleep_backend_t(problem_t const& problem, run_options_t const& options)
-        : dims_(static_cast<std::size_t>(problem.dims)), seconds_(option(options, "sleep_seconds")),
-          bytes_(static_cast<std::size_t>(option(options, "allocate_bytes"))), baseline_(resident_bytes()) {
+        : dims_(static_cast<std::size_t>(problem.dims)),
+          seconds_(option(options, "sleep_seconds")),
+          bytes_(static_cast<std::size_t>(option(options, "allocate_bytes"))),
+          baseline_(resident_bytes()) {
         memory_counter().reset_peak();
     }
     void build() override {}
     void step() override {
-        buffer_t<std::byte> const held(bytes_);
-        std::this_thread::sleep_for(std::chrono::duration<double>(seconds_));
+        auto const begin = std::chrono::steady_clock::now();
+        buffer_t<std::byte> const held(bytes_);  // touching it takes part of the time
+        std::this_thread::sleep_until(begin + std::chrono::duration<double>(seconds_));
     }
     void synchronize() override {}
     scalars_t scalars() override { return {}; }
