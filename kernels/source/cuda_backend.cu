@@ -51,15 +51,20 @@ class cuda_backend_t final : public backend_t {
                 slot.embeddings = gpu::buffer_t<bf16_t>(ledger, cells);
                 if (sets == 1) slot.labels = gpu::buffer_t<std::int32_t>(ledger, problem_.rows);
                 slot.gradient = gpu::buffer_t<std::byte>(ledger, cells * gradient_size());
-                gpu::fill_rows(problem_, set, device * problem_.rows, problem_.rows, slot.embeddings.data(), slot.labels.data(), stream_);
-                inputs[static_cast<std::size_t>(device)].push_back({slot.embeddings.data(), slot.labels.data(), slot.gradient.data()});
+                gpu::fill_rows(problem_, set, device * problem_.rows, problem_.rows, slot.embeddings.data(),
+                               slot.labels.data(), stream_);
+                inputs[static_cast<std::size_t>(device)].push_back(
+                    {slot.embeddings.data(), slot.labels.data(), slot.gradient.data()});
             }
         parameters_ = gpu::buffer_t<float>(ledgers_[0], 2);
         out_ = gpu::buffer_t<double>(ledgers_[0], 3 * problem_.world_size);
         float const parameters[2] = {static_cast<float>(problem_.scale), static_cast<float>(problem_.bias)};
-        gpu::check(cudaMemcpy(parameters_.data(), parameters, sizeof parameters, cudaMemcpyHostToDevice), "copying scale and bias");
-        int const side = options_.options.contains("superblock") ? std::atoi(options_.options.at("superblock").c_str()) : 0;
-        step_ = std::make_unique<sm80_step_t>(step_inputs_t{problem_, std::move(inputs), parameters_.data(), parameters_.data() + 1, out_.data(), ledgers_, side});
+        gpu::check(cudaMemcpy(parameters_.data(), parameters, sizeof parameters, cudaMemcpyHostToDevice),
+                   "copying scale and bias");
+        int const side =
+            options_.options.contains("superblock") ? std::atoi(options_.options.at("superblock").c_str()) : 0;
+        step_ = std::make_unique<sm80_step_t>(step_inputs_t{problem_, std::move(inputs), parameters_.data(),
+                                                            parameters_.data() + 1, out_.data(), ledgers_, side});
         use_graph_ = flag(options_, "graph", true) && step_->launches() <= gpu_step_t::graph_limit_k;
         synchronize();
     }
@@ -79,7 +84,9 @@ class cuda_backend_t final : public backend_t {
     scalars_t scalars() override {
         synchronize();
         std::vector<double> parts(static_cast<std::size_t>(out_.size()));
-        gpu::check(cudaMemcpy(parts.data(), out_.data(), static_cast<std::size_t>(out_.bytes()), cudaMemcpyDeviceToHost), "copying the scalars");
+        gpu::check(
+            cudaMemcpy(parts.data(), out_.data(), static_cast<std::size_t>(out_.bytes()), cudaMemcpyDeviceToHost),
+            "copying the scalars");
         scalars_t sum;
         for (std::size_t i = 0; i < parts.size(); i += 3) {
             sum.loss += parts[i];
@@ -96,10 +103,12 @@ class cuda_backend_t final : public backend_t {
         for (std::int64_t const row : rows) {
             auto const& slot = slots_[static_cast<std::size_t>(row / problem_.rows * sets_of(problem_.loss) + set)];
             auto const* from = slot.gradient.data() + static_cast<std::size_t>(row % problem_.rows) * row_bytes.size();
-            gpu::check(cudaMemcpy(row_bytes.data(), from, row_bytes.size(), cudaMemcpyDeviceToHost), "copying gradients");
+            gpu::check(cudaMemcpy(row_bytes.data(), from, row_bytes.size(), cudaMemcpyDeviceToHost),
+                       "copying gradients");
             if (size == sizeof(float)) std::memcpy(out, row_bytes.data(), row_bytes.size());
             else
-                for (std::size_t c = 0; c < dims; ++c) out[c] = static_cast<float>(reinterpret_cast<bf16_t const*>(row_bytes.data())[c]);
+                for (std::size_t c = 0; c < dims; ++c)
+                    out[c] = static_cast<float>(reinterpret_cast<bf16_t const*>(row_bytes.data())[c]);
             out += dims;
         }
     }
@@ -139,11 +148,11 @@ class cuda_backend_t final : public backend_t {
 
     problem_t problem_;
     run_options_t options_;
-    std::vector<gpu::ledger_t> ledgers_;   // before the buffers that refer to them
+    std::vector<gpu::ledger_t> ledgers_;  // before the buffers that refer to them
     cudaStream_t stream_ = nullptr;
     std::int64_t baseline_free_ = 0, least_free_ = 0;
-    std::vector<slot_t> slots_;            // [device][set]
-    gpu::buffer_t<float> parameters_;      // scale, bias
+    std::vector<slot_t> slots_;        // [device][set]
+    gpu::buffer_t<float> parameters_;  // scale, bias
     gpu::buffer_t<double> out_;
     std::unique_ptr<gpu_step_t> step_;
     bool use_graph_ = true;
@@ -154,7 +163,7 @@ class cuda_backend_t final : public backend_t {
 /// What is known of device 0 without creating a context; `problem` says why there is none to use.
 struct device_t {
     std::string problem;
-    int capability = 0;   ///< 90 for 9.0
+    int capability = 0;  ///< 90 for 9.0
 };
 
 device_t const& device() {
@@ -166,10 +175,13 @@ device_t const& device() {
             int driver = 0;
             cudaDriverGetVersion(&driver);
             if (error == cudaErrorInsufficientDriver && driver > 0)
-                d.problem = "the driver supports CUDA " + std::to_string(driver / 1000) + "." + std::to_string(driver % 1000 / 10) +
-                            ", this binary needs " + std::to_string(CUDART_VERSION / 1000) + ".0 or newer; update the driver";
+                d.problem = "the driver supports CUDA " + std::to_string(driver / 1000) + "." +
+                            std::to_string(driver % 1000 / 10) + ", this binary needs " +
+                            std::to_string(CUDART_VERSION / 1000) + ".0 or newer; update the driver";
             else if (driver == 0) d.problem = "no CUDA driver here";
-            else d.problem = std::string("no CUDA device here (") + cudaGetErrorString(error == cudaSuccess ? cudaErrorNoDevice : error) + ")";
+            else
+                d.problem = std::string("no CUDA device here (") +
+                            cudaGetErrorString(error == cudaSuccess ? cudaErrorNoDevice : error) + ")";
             return d;
         }
         int major = 0, minor = 0;
@@ -177,7 +189,8 @@ device_t const& device() {
         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
         d.capability = major * 10 + minor;
         if (d.capability < 80)
-            d.problem = "compute capability " + std::to_string(major) + "." + std::to_string(minor) + " is below 8.0, which bf16 needs";
+            d.problem = "compute capability " + std::to_string(major) + "." + std::to_string(minor) +
+                        " is below 8.0, which bf16 needs";
         return d;
     }();
     return found;
@@ -185,7 +198,8 @@ device_t const& device() {
 
 std::string unsupported(problem_t const& problem, run_options_t const& options) {
     if (!device().problem.empty()) return device().problem;
-    if (options.engine != "auto" && options.engine != "sm80") return "engine " + options.engine + " is not one of this device's: sm80";
+    if (options.engine != "auto" && options.engine != "sm80")
+        return "engine " + options.engine + " is not one of this device's: sm80";
     for (auto const& [name, value] : options.options)
         if (std::ranges::find(option_names_k, name) == std::end(option_names_k))
             return "unknown option " + name + "; known are graph, superblock and virtual_devices";
@@ -194,7 +208,9 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
     return sm80::unsupported(problem);
 }
 
-std::string version_text(int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
+std::string version_text(int version) {
+    return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
 
 }  // namespace
 
@@ -206,7 +222,8 @@ backend_factory_t const& cuda_factory() {
         int runtime = 0, driver = 0, count = 0;
         cudaRuntimeGetVersion(&runtime);
         cudaDriverGetVersion(&driver);
-        out.versions = {{"cuda_runtime", version_text(runtime)}, {"cuda_driver", driver ? version_text(driver) : "none"}};
+        out.versions = {{"cuda_runtime", version_text(runtime)},
+                        {"cuda_driver", driver ? version_text(driver) : "none"}};
         if (cudaGetDeviceCount(&count) != cudaSuccess) cudaGetLastError(), count = 0;
         for (int i = 0; i < count; ++i) {
             cudaDeviceProp properties;

@@ -11,11 +11,11 @@ namespace scaling_contrasts::bench {
 /// What every engine is given, on the GPU.
 struct step_inputs_t {
     problem_t const& problem;
-    std::vector<std::vector<sm80::input_t>> sets;   ///< [device][set]
+    std::vector<std::vector<sm80::input_t>> sets;  ///< [device][set]
     float const *scale, *bias;
-    double* out;                                    ///< [device][3]: each device's part of loss, dL/dt, dL/db
-    std::vector<gpu::ledger_t>& ledgers;            ///< of each device
-    int side_limit;                                 ///< of superblocks; 0: the engine's choice
+    double* out;                          ///< [device][3]: each device's part of loss, dL/dt, dL/db
+    std::vector<gpu::ledger_t>& ledgers;  ///< of each device
+    int side_limit;                       ///< of superblocks; 0: the engine's choice
 };
 
 class gpu_step_t {
@@ -32,8 +32,9 @@ class sm80_step_t final : public gpu_step_t {
   public:
     explicit sm80_step_t(step_inputs_t const& in) : is_nce_(in.problem.loss == loss_t::info_nce_k) {
         for (int device = 0; device < in.problem.world_size; ++device)
-            engines_.push_back(std::make_unique<sm80::engine_t>(in.problem, device, in.sets[device], in.scale, in.bias, in.out + 3 * device,
-                                                                in.ledgers[device], in.side_limit));
+            engines_.push_back(std::make_unique<sm80::engine_t>(in.problem, device, in.sets[device], in.scale, in.bias,
+                                                                in.out + 3 * device, in.ledgers[device],
+                                                                in.side_limit));
     }
     void queue(cudaStream_t stream) override {
         for (auto& engine : engines_) engine->begin(stream);

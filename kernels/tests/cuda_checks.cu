@@ -15,7 +15,7 @@ using namespace scaling_contrasts;
 
 namespace {
 
-constexpr std::int64_t guard_k = 4096;   // elements of NaN before and after each buffer
+constexpr std::int64_t guard_k = 4096;  // elements of NaN before and after each buffer
 int passed = 0, failed = 0;
 std::string only;
 
@@ -56,7 +56,7 @@ struct guarded_t {
 struct case_t {
     problem_t problem;
     int side_limit = 0;
-    bool zero_rows = false;   // some rows, and some prefixes of rows, are zero
+    bool zero_rows = false;  // some rows, and some prefixes of rows, are zero
     std::string name;
 };
 
@@ -72,21 +72,23 @@ class bench_t {
         labels_ = std::make_unique<guarded_t<std::int32_t>>(own_, rows_);
         for (int set = 0; set < sets; ++set) {
             x_.push_back(std::make_unique<guarded_t<bf16_t>>(own_, rows_ * p.dims));
-            gradient_.push_back(std::make_unique<guarded_t<std::uint16_t>>(own_, rows_ * p.dims * std::int64_t(size / 2)));
+            gradient_.push_back(
+                std::make_unique<guarded_t<std::uint16_t>>(own_, rows_ * p.dims * std::int64_t(size / 2)));
         }
         fill(p.seed);
         for (int device = 0; device < p.world_size; ++device)
             for (int set = 0; set < sets; ++set) {
                 std::int64_t const first = device * p.rows;
-                inputs[device].push_back({x_[set]->data() + first * p.dims, sets == 1 ? labels_->data() + first : nullptr,
-                                          reinterpret_cast<std::byte*>(gradient_[set]->data()) + first * p.dims * std::int64_t(size)});
+                inputs[device].push_back(
+                    {x_[set]->data() + first * p.dims, sets == 1 ? labels_->data() + first : nullptr,
+                     reinterpret_cast<std::byte*>(gradient_[set]->data()) + first * p.dims * std::int64_t(size)});
             }
         parameters_ = gpu::buffer_t<float>(own_, 2);
         out_ = gpu::buffer_t<double>(own_, 3 * p.world_size);
         set_parameters(p.scale, p.bias);
         gpu::check(cudaStreamCreate(&stream_), "creating a stream");
-        step_ = std::make_unique<bench::sm80_step_t>(
-            bench::step_inputs_t{case_.problem, inputs, parameters_.data(), parameters_.data() + 1, out_.data(), ledgers_, c.side_limit});
+        step_ = std::make_unique<bench::sm80_step_t>(bench::step_inputs_t{
+            case_.problem, inputs, parameters_.data(), parameters_.data() + 1, out_.data(), ledgers_, c.side_limit});
     }
     ~bench_t() { cudaStreamDestroy(stream_); }
 
@@ -99,9 +101,11 @@ class bench_t {
             auto const row = [&](std::int64_t i) { return x_[set]->data() + i * p.dims; };
             for (int device = 0; device < p.world_size; ++device)
                 if (std::int64_t const dead = p.rows - p.live_of(device))
-                    gpu::check(cudaMemset(row(device * p.rows + p.live_of(device)), 0xff, dead * p.dims * 2), "dead rows");
+                    gpu::check(cudaMemset(row(device * p.rows + p.live_of(device)), 0xff, dead * p.dims * 2),
+                               "dead rows");
             if (case_.zero_rows)
-                for (std::int64_t i = 1; i < rows_; i += 7) gpu::check(cudaMemset(row(i), 0, (i % 2 ? p.prefixes[0] : p.dims) * 2), "zero rows");
+                for (std::int64_t i = 1; i < rows_; i += 7)
+                    gpu::check(cudaMemset(row(i), 0, (i % 2 ? p.prefixes[0] : p.dims) * 2), "zero rows");
         }
         gpu::check(cudaDeviceSynchronize(), "making inputs");
     }
@@ -125,7 +129,8 @@ class bench_t {
     }
     std::vector<std::uint16_t> gradient_bits(std::size_t set) const {
         std::vector<std::uint16_t> bits(gradient_[set]->count);
-        gpu::check(cudaMemcpy(bits.data(), gradient_[set]->data(), bits.size() * 2, cudaMemcpyDeviceToHost), "gradients");
+        gpu::check(cudaMemcpy(bits.data(), gradient_[set]->data(), bits.size() * 2, cudaMemcpyDeviceToHost),
+                   "gradients");
         return bits;
     }
     std::vector<float> gradient(std::size_t set) const {
@@ -133,7 +138,8 @@ class bench_t {
         std::vector<float> values(rows_ * case_.problem.dims);
         if (bits.size() == 2 * values.size()) std::memcpy(values.data(), bits.data(), bits.size() * 2);
         else
-            for (std::size_t i = 0; i < values.size(); ++i) values[i] = __builtin_bit_cast(float, std::uint32_t(bits[i]) << 16);
+            for (std::size_t i = 0; i < values.size(); ++i)
+                values[i] = __builtin_bit_cast(float, std::uint32_t(bits[i]) << 16);
         return values;
     }
     bool guards_intact() const {
@@ -144,7 +150,8 @@ class bench_t {
     }
     std::vector<int> live() const {
         std::vector<int> live(rows_);
-        for (std::int64_t i = 0; i < rows_; ++i) live[i] = i % case_.problem.rows < case_.problem.live_of(int(i / case_.problem.rows));
+        for (std::int64_t i = 0; i < rows_; ++i)
+            live[i] = i % case_.problem.rows < case_.problem.live_of(int(i / case_.problem.rows));
         return live;
     }
     reference::result_t reference(double t, double b) const {
@@ -184,7 +191,9 @@ double band_error(bench_t const& bench, reference::result_t const& expected) {
                     double const e = got[row * p.dims + c] - want[row * p.dims + c];
                     error += e * e, norm += want[row * p.dims + c] * want[row * p.dims + c];
                 }
-            double const relative = error == 0 ? 0 : std::sqrt(error / (norm + 1e-44));   // below 1e-22, about fp32's least, nothing is compared
+            double const relative =
+                error == 0 ? 0
+                           : std::sqrt(error / (norm + 1e-44));  // below 1e-22, about fp32's least, nothing is compared
             worst = std::isfinite(relative) ? std::max(worst, relative) : INFINITY;
             begin = end;
         }
@@ -199,12 +208,16 @@ bool agrees(bench_t const& bench, double t, double b, std::string& detail) {
     auto const& p = bench.description().problem;
     auto const want = bench.reference(t, b);
     auto const got = bench.scalars();
-    auto relative = [](double error, double scale) { return error == 0 ? 0 : std::isfinite(error) ? std::fabs(error) / (std::fabs(scale) + 1e-22) : INFINITY; };
-    double const loss = relative(got[0] - want.loss, want.loss), scale = relative(got[1] - want.scale, want.scale_terms),
+    auto relative = [](double error, double scale) {
+        return error == 0 ? 0 : std::isfinite(error) ? std::fabs(error) / (std::fabs(scale) + 1e-22) : INFINITY;
+    };
+    double const loss = relative(got[0] - want.loss, want.loss),
+                 scale = relative(got[1] - want.scale, want.scale_terms),
                  bias = relative(got[2] - want.bias, want.bias_terms), rows = band_error(bench, want);
     bool const is_float = p.gradient_type == gradient_type_t::float32_k, few = p.live_rows() < 16;
     double const tolerance = is_float ? 1e-3 : few ? 4.5e-3 : 3e-3;
-    detail = text("loss %.1e  dt %.1e  db %.1e  dX %.2e%s", loss, scale, bias, rows, bench.guards_intact() ? "" : "  GUARDS OVERWRITTEN");
+    detail = text("loss %.1e  dt %.1e  db %.1e  dX %.2e%s", loss, scale, bias, rows,
+                  bench.guards_intact() ? "" : "  GUARDS OVERWRITTEN");
     return loss < 1e-5 && scale < 1e-4 && bias < 1e-4 && rows < tolerance && bench.guards_intact();
 }
 
@@ -214,9 +227,10 @@ std::string describe(case_t const& c) {
     std::string ladder;
     for (int prefix : p.prefixes) ladder += (ladder.empty() ? "" : ",") + std::to_string(prefix);
     return text("%s R=%lld%s D=%d [%s] t=%g b=%g%s%s%s%s%s", name_of(p.loss), static_cast<long long>(p.rows),
-                p.world_size > 1 ? (" x " + std::to_string(p.world_size)).c_str() : "", p.dims, ladder.c_str(), p.scale, p.bias,
-                p.loss == loss_t::one_set_sigmoid_k ? (std::string(" ") + layouts[int(p.labels)]).c_str() : "", p.self_pairs ? " self" : "",
-                p.live.empty() ? "" : " ragged", p.gradient_type == gradient_type_t::float32_k ? " fp32" : " bf16", c.zero_rows ? " zeros" : "") +
+                p.world_size > 1 ? (" x " + std::to_string(p.world_size)).c_str() : "", p.dims, ladder.c_str(), p.scale,
+                p.bias, p.loss == loss_t::one_set_sigmoid_k ? (std::string(" ") + layouts[int(p.labels)]).c_str() : "",
+                p.self_pairs ? " self" : "", p.live.empty() ? "" : " ragged",
+                p.gradient_type == gradient_type_t::float32_k ? " fp32" : " bf16", c.zero_rows ? " zeros" : "") +
            (c.side_limit ? " side " + std::to_string(c.side_limit) : "") + (c.name.empty() ? "" : " " + c.name);
 }
 
@@ -255,7 +269,8 @@ std::vector<int> const article_k = {64, 128, 256, 512, 1024};
 void check_shapes() {
     std::vector<std::vector<int>> const ladders = {article_k, {1024}, {256, 1024}};
     double const states[3][2] = {{5, -1}, {10, -10}, {100, -10}};
-    label_layout_t const layouts[4] = {label_layout_t::pairs_k, label_layout_t::mixed_k, label_layout_t::equal_k, label_layout_t::distinct_k};
+    label_layout_t const layouts[4] = {label_layout_t::pairs_k, label_layout_t::mixed_k, label_layout_t::equal_k,
+                                       label_layout_t::distinct_k};
     int turn = 0;
     for (auto const loss : {loss_t::one_set_sigmoid_k, loss_t::two_set_sigmoid_k, loss_t::info_nce_k})
         for (std::int64_t const rows : {1, 2, 63, 64, 65, 127, 129, 1000, 4097})
@@ -275,8 +290,10 @@ void check_shapes() {
 
 /// Every (t, b) with every label layout, fp32 gradients.
 void check_states() {
-    for (auto const& [t, b] : std::vector<std::pair<double, double>>{{10, -10}, {5, -1}, {100, -10}, {1, -20}, {20, 5}, {0, -1}})
-        for (auto const layout : {label_layout_t::pairs_k, label_layout_t::distinct_k, label_layout_t::equal_k, label_layout_t::mixed_k})
+    for (auto const& [t, b] :
+         std::vector<std::pair<double, double>>{{10, -10}, {5, -1}, {100, -10}, {1, -20}, {20, 5}, {0, -1}})
+        for (auto const layout :
+             {label_layout_t::pairs_k, label_layout_t::distinct_k, label_layout_t::equal_k, label_layout_t::mixed_k})
             for (bool const self : {false, true}) {
                 case_t c;
                 c.problem.rows = 300;
@@ -296,8 +313,14 @@ void check_forms() {
         std::vector<int> prefixes;
         std::vector<double> weights;
     };
-    std::vector<form_t> const forms = {{64, {64}, {}}, {16, {16}, {2}}, {192, {16, 48, 192}, {0.5, 0.1, 0.4}}, {768, {768}, {}}, {1040, {96, 160, 1008}, {}},
-                                       {4096, {64, 1024, 4096}, {}}, {320, {16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 240, 272, 320}, {}}};
+    std::vector<form_t> const forms = {
+        {64, {64}, {}},
+        {16, {16}, {2}},
+        {192, {16, 48, 192}, {0.5, 0.1, 0.4}},
+        {768, {768}, {}},
+        {1040, {96, 160, 1008}, {}},
+        {4096, {64, 1024, 4096}, {}},
+        {320, {16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 240, 272, 320}, {}}};
     for (auto const loss : {loss_t::one_set_sigmoid_k, loss_t::two_set_sigmoid_k, loss_t::info_nce_k}) {
         case_t c;
         c.problem.loss = loss;
@@ -384,13 +407,15 @@ void check_offsets() {
         gpu::ledger_t ledger;
         gpu::buffer_t<bf16_t> x(ledger, p.rows * p.dims), y(ledger, 64 * p.dims);
         gpu::buffer_t<std::int32_t> labels(ledger, p.rows), other_labels(ledger, 64);
-        gpu::buffer_t<float> gradient(ledger, p.rows * p.dims), other_gradient(ledger, p.rows * p.dims), parameters(ledger, 2);
+        gpu::buffer_t<float> gradient(ledger, p.rows * p.dims), other_gradient(ledger, p.rows * p.dims),
+            parameters(ledger, 2);
         gpu::buffer_t<double> out(ledger, 6);
         gpu::fill_rows(p, 0, 0, p.rows, x.data(), labels.data(), nullptr);
         gpu::fill_rows(p, 0, p.rows, 64, y.data(), other_labels.data(), nullptr);
         float const values[2] = {5, -1};
         gpu::check(cudaMemcpy(parameters.data(), values, sizeof values, cudaMemcpyHostToDevice), "parameters");
-        sm80::input_t const mine[1] = {{x.data(), labels.data(), gradient.data()}}, theirs[1] = {{y.data(), other_labels.data(), other_gradient.data()}};
+        sm80::input_t const mine[1] = {{x.data(), labels.data(), gradient.data()}},
+                            theirs[1] = {{y.data(), other_labels.data(), other_gradient.data()}};
         sm80::engine_t engine(p, 0, mine, parameters.data(), parameters.data() + 1, out.data(), ledger),
             other(p, 1, theirs, parameters.data(), parameters.data() + 1, out.data() + 3, ledger);
         engine.begin(nullptr);
@@ -401,7 +426,8 @@ void check_offsets() {
         // the oracle: plain loops on the host, for a few rows
         auto value = [&](std::int64_t row, int c) {
             auto const key = static_cast<std::uint32_t>(row);
-            return double(input_value(row_key(p.seed, group_stream_k, key), row_key(p.seed, 0, key), static_cast<std::uint32_t>(c)));
+            return double(input_value(row_key(p.seed, group_stream_k, key), row_key(p.seed, 0, key),
+                                      static_cast<std::uint32_t>(c)));
         };
         double error = 0, norm = 0;
         for (std::int64_t const row : {std::int64_t(0), p.rows / 2, std::int64_t(2'097'152), p.rows - 2, p.rows - 1}) {
@@ -414,12 +440,16 @@ void check_offsets() {
                 for (int q = 0, c = 0; q < 5; ++q) {
                     for (; c < p.prefixes[q]; ++c) dot += xi[c] * xj[c], a += xi[c] * xi[c], b += xj[c] * xj[c];
                     double const cosine = dot / std::sqrt(a * b), g = 0.2 / (1 + std::exp(-(5 * cosine - 1)));
-                    for (int k = 0; k < p.prefixes[q]; ++k) want[k] += 2 * 5.0 / double(p.live_rows()) * g * (xj[k] / std::sqrt(a * b) - cosine * xi[k] / a);
+                    for (int k = 0; k < p.prefixes[q]; ++k)
+                        want[k] +=
+                            2 * 5.0 / double(p.live_rows()) * g * (xj[k] / std::sqrt(a * b) - cosine * xi[k] / a);
                 }
             }
             std::vector<float> got(p.dims);
-            gpu::check(cudaMemcpy(got.data(), gradient.data() + row * p.dims, got.size() * 4, cudaMemcpyDeviceToHost), "row");
-            for (int c = 0; c < p.dims; ++c) error += (got[c] - want[c]) * (got[c] - want[c]), norm += want[c] * want[c];
+            gpu::check(cudaMemcpy(got.data(), gradient.data() + row * p.dims, got.size() * 4, cudaMemcpyDeviceToHost),
+                       "row");
+            for (int c = 0; c < p.dims; ++c)
+                error += (got[c] - want[c]) * (got[c] - want[c]), norm += want[c] * want[c];
         }
         detail = text("dX %.2e", std::sqrt(error / norm));
         return std::sqrt(error / norm) < 1e-3;
@@ -431,7 +461,8 @@ void check_offsets() {
 int main(int count, char** words) {
     if (count == 3 && std::strcmp(words[1], "--only") == 0) only = words[2];
     int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return std::printf("no CUDA device here: nothing checked\n"), 77;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
+        return std::printf("no CUDA device here: nothing checked\n"), 77;
     cudaDeviceProp properties;
     gpu::check(cudaGetDeviceProperties(&properties, 0), "asking for the device");
     std::printf("%s, compute capability %d.%d\n", properties.name, properties.major, properties.minor);

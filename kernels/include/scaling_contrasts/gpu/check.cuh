@@ -1,4 +1,4 @@
-// Every CUDA call is checked here: a failure becomes an error_t with the status that a result table shows.
+// Every CUDA call is checked here: a failure becomes a failure_t with the status that a result table shows.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -19,11 +19,11 @@ inline status_t status_of(cudaError_t error) {
     }
 }
 
-/// Throws error_t where `error` is one; `what` says what was being done.
+/// Throws failure_t where `error` is one; `what` says what was being done.
 inline void check(cudaError_t error, char const* what) {
     if (error == cudaSuccess) return;
-    cudaGetLastError();   // a later call shall not report it again
-    throw error_t(status_of(error), std::string(what) + ": " + cudaGetErrorString(error));
+    cudaGetLastError();  // a later call shall not report it again
+    throw failure_t(status_of(error), std::string(what) + ": " + cudaGetErrorString(error));
 }
 
 /// To be called after a launch: reports what was wrong with its arguments.

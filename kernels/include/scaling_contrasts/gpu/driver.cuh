@@ -10,17 +10,18 @@ namespace scaling_contrasts::gpu {
 
 struct driver_t {
     decltype(&cuGetErrorString) error_string = nullptr;
-    decltype(&cuTensorMapEncodeTiled) encode_tiled_map = nullptr;   ///< null before compute capability 9.0's drivers
+    decltype(&cuTensorMapEncodeTiled) encode_tiled_map = nullptr;  ///< null before compute capability 9.0's drivers
 };
 
-/// The table, filled on first use. Throws error_t unsupported_k where the driver is missing or too old.
+/// The table, filled on first use. Throws failure_t unsupported_k where the driver is missing or too old.
 inline driver_t const& driver() {
     static driver_t const table = [] {
         driver_t t;
         auto fetch = [](char const* name, void* to, unsigned version) {
             cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
             void* function = nullptr;
-            check(cudaGetDriverEntryPointByVersion(name, &function, version, cudaEnableDefault, &found), "fetching a driver function");
+            check(cudaGetDriverEntryPointByVersion(name, &function, version, cudaEnableDefault, &found),
+                  "fetching a driver function");
             if (found == cudaDriverEntryPointSuccess) *static_cast<void**>(to) = function;
             else check(cudaGetLastError(), name);
         };
@@ -36,8 +37,9 @@ inline void check_driver(CUresult result, char const* what) {
     if (result == CUDA_SUCCESS) return;
     char const* text = nullptr;
     if (driver().error_string) driver().error_string(result, &text);
-    throw error_t(result == CUDA_ERROR_OUT_OF_MEMORY ? status_t::out_of_memory_k : status_t::crashed_k,
-                  std::string(what) + ": " + (text ? text : "driver error " + std::to_string(static_cast<int>(result))));
+    throw failure_t(result == CUDA_ERROR_OUT_OF_MEMORY ? status_t::out_of_memory_k : status_t::crashed_k,
+                    std::string(what) + ": " +
+                        (text ? text : "driver error " + std::to_string(static_cast<int>(result))));
 }
 
 }  // namespace scaling_contrasts::gpu

@@ -7,8 +7,9 @@ namespace scaling_contrasts::gpu {
 
 /// Rows `first` to `first + rows` of a set, [rows][dims]; `labels` (may be null) gets their groups.
 /// For two sets a row's group is its global number.
-static __global__ void fill_rows_kernel(std::uint32_t seed, int set, bool two_sets, label_layout_t layout, std::int64_t first, std::int64_t rows, int dims,
-                                 bf16_t* embeddings, std::int32_t* labels) {
+static __global__ void fill_rows_kernel(std::uint32_t seed, int set, bool two_sets, label_layout_t layout,
+                                        std::int64_t first, std::int64_t rows, int dims, bf16_t* embeddings,
+                                        std::int32_t* labels) {
     for (std::int64_t i = blockIdx.x; i < rows; i += gridDim.x) {
         std::int64_t const row = first + i;
         std::int32_t const group = two_sets ? static_cast<std::int32_t>(row) : label_of(layout, row);
@@ -20,12 +21,12 @@ static __global__ void fill_rows_kernel(std::uint32_t seed, int set, bool two_se
     }
 }
 
-inline void fill_rows(problem_t const& problem, int set, std::int64_t first, std::int64_t rows, bf16_t* embeddings, std::int32_t* labels,
-                      cudaStream_t stream) {
+inline void fill_rows(problem_t const& problem, int set, std::int64_t first, std::int64_t rows, bf16_t* embeddings,
+                      std::int32_t* labels, cudaStream_t stream) {
     if (rows == 0) return;
     int const blocks = static_cast<int>(rows < 65536 ? rows : 65536);
-    fill_rows_kernel<<<blocks, 128, 0, stream>>>(problem.seed, set, sets_of(problem.loss) == 2, problem.labels, first, rows, problem.dims,
-                                                 embeddings, labels);
+    fill_rows_kernel<<<blocks, 128, 0, stream>>>(problem.seed, set, sets_of(problem.loss) == 2, problem.labels, first,
+                                                 rows, problem.dims, embeddings, labels);
     check_launch("fill_rows_kernel");
 }
 

@@ -21,11 +21,12 @@ template <class element_t>
 class buffer_t {
   public:
     buffer_t() = default;
-    /// Throws error_t: out_of_memory_k, with the size, where the device has no room.
+    /// Throws failure_t: out_of_memory_k, with the size, where the device has no room.
     buffer_t(ledger_t& ledger, std::int64_t count) : ledger_(&ledger), count_(count) {
         if (count == 0) return;
         auto const error = cudaMalloc(reinterpret_cast<void**>(&data_), static_cast<std::size_t>(bytes()));
-        if (error != cudaSuccess) check(error, ("allocating " + std::to_string(bytes()) + " bytes on the device").c_str());
+        if (error != cudaSuccess)
+            check(error, ("allocating " + std::to_string(bytes()) + " bytes on the device").c_str());
         ledger_->add(bytes());
     }
     buffer_t(buffer_t&& other) noexcept { *this = std::move(other); }

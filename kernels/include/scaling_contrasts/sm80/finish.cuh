@@ -10,15 +10,18 @@ namespace scaling_contrasts::sm80 {
 inline constexpr int finish_threads_k = 256;
 
 /// Merges a superblock's partial maxima into the running ones: [prefix][padded] of (maximum, sum of 2^(x - maximum)).
-static __global__ void merge_maxima_kernel(__grid_constant__ superblock_t const a, bool of_columns, int prefixes, float2* running) {
+static __global__ void merge_maxima_kernel(__grid_constant__ superblock_t const a, bool of_columns, int prefixes,
+                                           float2* running) {
     rows_t const& set = of_columns ? a.columns : a.rows;
-    int const first = of_columns ? a.first_column : a.first_row, local = blockIdx.x * blockDim.x + threadIdx.x, prefix = blockIdx.y;
+    int const first = of_columns ? a.first_column : a.first_row, local = blockIdx.x * blockDim.x + threadIdx.x,
+              prefix = blockIdx.y;
     int const parts = of_columns ? a.tile_rows * 2 : a.tile_columns * 4;
     if (local >= (of_columns ? a.tile_columns : a.tile_rows) * tile_k || first + local >= set.rows) return;
     float2& to = running[std::int64_t(prefix) * set.padded + first + local];
     float2 sum = to;
     for (int i = 0; i < parts; ++i) {
-        float2 const part = (of_columns ? a.column_maxima : a.row_maxima)[(std::int64_t(i) * prefixes + prefix) * a.side + local];
+        float2 const part =
+            (of_columns ? a.column_maxima : a.row_maxima)[(std::int64_t(i) * prefixes + prefix) * a.side + local];
         float const maximum = fmaxf(sum.x, part.x);
         sum = {maximum, sum.y * exp2f(sum.x - maximum) + part.y * exp2f(part.x - maximum)};
     }
@@ -32,7 +35,8 @@ static __global__ void clear_maxima_kernel(float2* running, std::int64_t count) 
 }
 
 /// After the last: log2 of the sum of 2^x over negatives and the positive.
-static __global__ void log_sums_kernel(float2 const* running, float const* positive_logits, float* log_sums, std::int64_t count) {
+static __global__ void log_sums_kernel(float2 const* running, float const* positive_logits, float* log_sums,
+                                       std::int64_t count) {
     std::int64_t const i = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= count) return;
     float const rest = running[i].y > 0 ? running[i].x + log2f(running[i].y) : -1e30f, own = positive_logits[i];
@@ -44,8 +48,8 @@ static __global__ void log_sums_kernel(float2 const* running, float const* posit
 /// weighted products, dL/dt but for a factor, and of info_nce's loss in units of ln 2.
 template <class output_t>
 static __global__ void __launch_bounds__(finish_threads_k)
-    finish_kernel(__grid_constant__ rows_t const set, std::int64_t capacity, __grid_constant__ ladder_t const ladder, float const* scale, double factor,
-                  output_t* output, double2* partial) {
+    finish_kernel(__grid_constant__ rows_t const set, std::int64_t capacity, __grid_constant__ ladder_t const ladder,
+                  float const* scale, double factor, output_t* output, double2* partial) {
     __shared__ double2 sums[finish_threads_k / 32];
     int const lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     std::int64_t const row = std::int64_t(blockIdx.x) * (finish_threads_k / 32) + warp;
@@ -55,7 +59,8 @@ static __global__ void __launch_bounds__(finish_threads_k)
         float const outer = static_cast<float>(factor * *scale);
         int column = ladder.dims;
         float correction = 0;
-        for (int prefix = ladder.count; prefix >= 0; --prefix) {   // from the last band down; first what lies past the ladder
+        for (int prefix = ladder.count; prefix >= 0;
+             --prefix) {  // from the last band down; first what lies past the ladder
             int const begin = prefix == ladder.count ? ladder.bands[prefix - 1].end : ladder.bands[prefix].begin;
             bool const inside = live && prefix < ladder.count;
             if (inside) {
@@ -63,20 +68,24 @@ static __global__ void __launch_bounds__(finish_threads_k)
                 float const product = set.weighted_products[at], inverse = set.inverse_norms[at];
                 correction = fmaf(product * inverse, inverse, correction);
                 products += product;
-                if (set.maxima) {   // log2(1 + negatives / positive): small losses keep their digits
-                    double const ratio = double(set.maxima[at].x) - set.positive_logits[at] + log2(double(set.maxima[at].y));
+                if (set.maxima) {  // log2(1 + negatives / positive): small losses keep their digits
+                    double const ratio =
+                        double(set.maxima[at].x) - set.positive_logits[at] + log2(double(set.maxima[at].y));
                     logs += double(ladder.weights[prefix]) * log1p(exp2(ratio)) / double(ln2_k);
                 }
             }
             for (int i = begin + lane * 2; i < column; i += 64) {
                 float2 value = {0, 0};
                 if (inside) {
-                    std::uint32_t const x = *reinterpret_cast<std::uint32_t const*>(set.embeddings + row * ladder.dims + i);
+                    std::uint32_t const x =
+                        *reinterpret_cast<std::uint32_t const*>(set.embeddings + row * ladder.dims + i);
                     value = *reinterpret_cast<float2 const*>(set.gradient + row * ladder.dims + i);
                     value.x = outer * fmaf(-correction, ptx::low_bf16(x), value.x);
                     value.y = outer * fmaf(-correction, ptx::high_bf16(x), value.y);
                 }
-                if constexpr (sizeof(output_t) == 2) *reinterpret_cast<std::uint32_t*>(output + row * ladder.dims + i) = ptx::pack_bf16(value.x, value.y);
+                if constexpr (sizeof(output_t) == 2)
+                    *reinterpret_cast<std::uint32_t*>(output + row * ladder.dims + i) =
+                        ptx::pack_bf16(value.x, value.y);
                 else *reinterpret_cast<float2*>(output + row * ladder.dims + i) = value;
             }
             column = begin;
@@ -93,13 +102,13 @@ static __global__ void __launch_bounds__(finish_threads_k)
 
 /// What the scalars are summed from.
 struct scalars_job_t {
-    double const* slots;        ///< [count][3]
+    double const* slots;  ///< [count][3]
     int slot_count;
     double2 const* partial[2];  ///< of each set's finish_kernel; the second's loss counts, its products do not
     int partial_count;
-    double factor;              ///< of all three: 1 / n, or 1 / 2n
+    double factor;  ///< of all three: 1 / n, or 1 / 2n
     bool has_bias;
-    double* out;                ///< loss, dL/dt, dL/db
+    double* out;  ///< loss, dL/dt, dL/db
 };
 
 /// One thread block adds everything up, in an order that never changes.

@@ -12,7 +12,7 @@
 
 namespace scaling_contrasts::sm80 {
 
-inline constexpr int gradient_threads_k = 128, gradient_stages_k = 4, depth_k = 32;   // cells a stage is deep
+inline constexpr int gradient_threads_k = 128, gradient_stages_k = 4, depth_k = 32;  // cells a stage is deep
 inline constexpr int max_pieces_k = 96;
 
 /// The pieces that the ladder's columns are cut into, narrow ones first.
@@ -30,7 +30,8 @@ inline pieces_t make_pieces(ladder_t const& ladder) {
         for (int p = 0; p < ladder.count; ++p)
             for (int column = ladder.bands[p].begin; column < ladder.bands[p].end;) {
                 int const left = ladder.bands[p].end - column, width = left >= 128 ? 128 : left < 64 ? left : 64;
-                if ((width <= 64) == narrow) pieces.piece[pieces.count++] = {std::int16_t(column), std::int16_t(width), std::int16_t(p)};
+                if ((width <= 64) == narrow)
+                    pieces.piece[pieces.count++] = {std::int16_t(column), std::int16_t(width), std::int16_t(p)};
                 column += width;
             }
     for (auto const& piece : pieces.piece) pieces.narrow += piece.width > 0 && piece.width <= 64;
@@ -39,29 +40,29 @@ inline pieces_t make_pieces(ladder_t const& ladder) {
 
 /// Weights of 128 or 256 rows, and embeddings of 32 candidates.
 struct gradient_stage_t {
-    alignas(128) unsigned char weights[16384];   ///< [16 rows][16 candidates][512 bytes]
-    alignas(128) unsigned char embeddings[8192]; ///< [candidate][128 or 64 columns], 16-byte pieces permuted
+    alignas(128) unsigned char weights[16384];    ///< [16 rows][16 candidates][512 bytes]
+    alignas(128) unsigned char embeddings[8192];  ///< [candidate][128 or 64 columns], 16-byte pieces permuted
 };
 
 /// What one thread block computes: `rows` of one side, over all tiles of the other.
 struct product_t {
-    bool of_columns;      ///< gradients of the columns: weights are read transposed
-    int tile, tiles;      ///< first tile row of the output, tile rows there are
-    int depth;            ///< tiles to sum over
-    bool triangle;        ///< sums of a triangle: tile (i, k) is stored as (k, i) where k < i
+    bool of_columns;  ///< gradients of the columns: weights are read transposed
+    int tile, tiles;  ///< first tile row of the output, tile rows there are
+    int depth;        ///< tiles to sum over
+    bool triangle;    ///< sums of a triangle: tile (i, k) is stored as (k, i) where k < i
     pieces_t::piece_t piece;
 };
 
 /// Where a thread copies, for every stage: blocks of weights `block`, + 2, + 4, ... of the output's rows, one of the
 /// stage's two candidate blocks; and pieces of candidates some lines apart.
 struct stage_places_t {
-    unsigned char const* direct[2];       ///< of candidate tile 0 as it is stored, for one or two tile rows of the output
+    unsigned char const* direct[2];  ///< of candidate tile 0 as it is stored, for one or two tile rows of the output
     unsigned char const* transposed[2];
-    bf16_t const* embeddings;             ///< of candidate 0
-    bf16_t const* valid;                  ///< some address that may be read
+    bf16_t const* embeddings;  ///< of candidate 0
+    bf16_t const* valid;       ///< some address that may be read
     std::uint32_t to_weights, to_embeddings;
-    int candidates;                       ///< live ones
-    bool inside;                          ///< all columns of the piece's copies are there
+    int candidates;  ///< live ones
+    bool inside;     ///< all columns of the piece's copies are there
 };
 
 template <bool kWide>
@@ -73,9 +74,12 @@ __device__ __forceinline__ stage_places_t stage_places(superblock_t const& a, pr
     int const first = job.of_columns ? a.first_row : a.first_column;
     stage_places_t places;
     for (int part = 0; part < 2; ++part) {
-        int const tile = min(job.tile + part, job.tiles - 1);   // of a last tile alone, the second half is computed and dropped
-        auto const* direct = reinterpret_cast<unsigned char const*>(a.weights + tile_words(a.side, job.piece.prefix, tile, 0));
-        auto const* transposed = reinterpret_cast<unsigned char const*>(a.weights + tile_words(a.side, job.piece.prefix, 0, tile));
+        int const tile =
+            min(job.tile + part, job.tiles - 1);  // of a last tile alone, the second half is computed and dropped
+        auto const* direct =
+            reinterpret_cast<unsigned char const*>(a.weights + tile_words(a.side, job.piece.prefix, tile, 0));
+        auto const* transposed =
+            reinterpret_cast<unsigned char const*>(a.weights + tile_words(a.side, job.piece.prefix, 0, tile));
         places.direct[part] = direct + (block * 8 + deep) * 512 + lane * 16;
         places.transposed[part] = transposed + (deep * 8 + block) * 512 + lane * 16;
     }
@@ -91,31 +95,38 @@ __device__ __forceinline__ stage_places_t stage_places(superblock_t const& a, pr
 /// Starts the copies of one stage: candidates 32 `slab` and up; those past the live ones, and pieces past `dims`, become
 /// zeros. kWide: 128 rows x 128 columns, else 256 x 64.
 template <bool kWide>
-__device__ __forceinline__ void load_stage(std::uint32_t to, superblock_t const& a, product_t const& job, stage_places_t const& places, int dims, int slab, std::int64_t part_bytes) {
+__device__ __forceinline__ void load_stage(std::uint32_t to, superblock_t const& a, product_t const& job,
+                                           stage_places_t const& places, int dims, int slab, std::int64_t part_bytes) {
     constexpr int kTileBytes = tile_k * tile_k * 2, kPieces = kWide ? 16 : 8, kLines = gradient_threads_k / kPieces;
     int const k = slab / 4, quarter = slab % 4;
 #pragma unroll
     for (int part = 0; part < (kWide ? 1 : 2); ++part) {
         if (job.of_columns || (job.triangle && k < job.tile + part)) {
-            unsigned char const* from = places.transposed[part] + (part_bytes + std::int64_t(k) * (a.side / tile_k) * kTileBytes + quarter * (2 * 8 * 512));
+            unsigned char const* from =
+                places.transposed[part] +
+                (part_bytes + std::int64_t(k) * (a.side / tile_k) * kTileBytes + quarter * (2 * 8 * 512));
 #pragma unroll
-            for (int j = 0; j < 4; ++j) ptx::copy_16(to + places.to_weights + (part * 4 + j) * 2048, from + j * (2 * 512));
+            for (int j = 0; j < 4; ++j)
+                ptx::copy_16(to + places.to_weights + (part * 4 + j) * 2048, from + j * (2 * 512));
         } else {
             unsigned char const* from = places.direct[part] + (part_bytes + k * kTileBytes + quarter * (2 * 512));
 #pragma unroll
-            for (int j = 0; j < 4; ++j) ptx::copy_16(to + places.to_weights + (part * 4 + j) * 2048, from + j * (2 * 8 * 512));
+            for (int j = 0; j < 4; ++j)
+                ptx::copy_16(to + places.to_weights + (part * 4 + j) * 2048, from + j * (2 * 8 * 512));
         }
     }
     int const first = slab * depth_k;
     bf16_t const* from = places.embeddings + std::int64_t(slab) * depth_k * dims;
     if (first + depth_k <= places.candidates && places.inside) {
 #pragma unroll
-        for (int i = 0; i < depth_k / kLines; ++i) ptx::copy_16(to + places.to_embeddings + i * kLines * kPieces * 16, from + std::int64_t(i * kLines) * dims);
+        for (int i = 0; i < depth_k / kLines; ++i)
+            ptx::copy_16(to + places.to_embeddings + i * kLines * kPieces * 16, from + std::int64_t(i * kLines) * dims);
     } else {
         int const line = threadIdx.x / kPieces, column = job.piece.column + threadIdx.x % kPieces * 8;
         for (int i = 0; i < depth_k / kLines; ++i) {
             bool const valid = first + line + i * kLines < places.candidates && column < dims;
-            ptx::copy_16(to + places.to_embeddings + i * kLines * kPieces * 16, valid ? from + std::int64_t(i * kLines) * dims : places.valid, valid);
+            ptx::copy_16(to + places.to_embeddings + i * kLines * kPieces * 16,
+                         valid ? from + std::int64_t(i * kLines) * dims : places.valid, valid);
         }
     }
 }
@@ -130,7 +141,8 @@ __device__ __forceinline__ void multiply_stage(float (&acc)[128], std::uint32_t 
     std::uint32_t const weights = stage + row_block * 1024 + place * 128 + (lane & 7) * 16;
     constexpr int kLine = kWide ? 256 : 128;
     // 16 lines on, the permutation is the same; two pieces on, it differs in the pieces' own bits
-    std::uint32_t const line = stage + std::uint32_t(sizeof(gradient_stage_t::weights)) + (lane & 15) * kLine, piece = (column / 8 + (lane >> 4)) ^ (lane & 7);
+    std::uint32_t const line = stage + std::uint32_t(sizeof(gradient_stage_t::weights)) + (lane & 15) * kLine,
+                        piece = (column / 8 + (lane >> 4)) ^ (lane & 7);
 #pragma unroll
     for (int step = 0; step < depth_k / 16; ++step) {
         std::uint32_t w[4][4];
@@ -140,7 +152,7 @@ __device__ __forceinline__ void multiply_stage(float (&acc)[128], std::uint32_t 
             else ptx::load_matrices(w[m], weights + (m * 2 + step) * 512);
         }
 #pragma unroll
-        for (int n = 0; n < 4; ++n) {   // 16 columns at a time
+        for (int n = 0; n < 4; ++n) {  // 16 columns at a time
             std::uint32_t x[4];
             ptx::load_matrices_transposed(x, line + ((piece ^ n * 2) << 4) + step * 16 * kLine);
 #pragma unroll
@@ -155,7 +167,8 @@ __device__ __forceinline__ void multiply_stage(float (&acc)[128], std::uint32_t 
 /// Adds the accumulators to the gradient, rows `first` to `end`. One thread of a launch adds to an element, and launches
 /// follow one another: the order never changes.
 template <bool kWide>
-__device__ __forceinline__ void add_outputs(float const (&acc)[128], rows_t const& set, int first, int end, int dims, pieces_t::piece_t const& piece) {
+__device__ __forceinline__ void add_outputs(float const (&acc)[128], rows_t const& set, int first, int end, int dims,
+                                            pieces_t::piece_t const& piece) {
     int const lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     int const row = first + (kWide ? warp & 1 : warp) * 64 + (lane >> 2), column = kWide ? (warp >> 1) * 64 : 0;
 #pragma unroll
@@ -175,13 +188,16 @@ __device__ __forceinline__ void add_outputs(float const (&acc)[128], rows_t cons
 }
 
 /// Adds the superblock's partial sums of one prefix to the weighted products of the output's rows, always in the same order.
-__device__ __forceinline__ void add_products(superblock_t const& a, product_t const& job, int prefix, int prefixes, int rows) {
+__device__ __forceinline__ void add_products(superblock_t const& a, product_t const& job, int prefix, int prefixes,
+                                             int rows) {
     rows_t const& set = job.of_columns ? a.columns : a.rows;
     int const first = job.of_columns ? a.first_column : a.first_row;
     for (int row = threadIdx.x; row < rows; row += gradient_threads_k) {
         int const local = job.tile * tile_k + row, tile = local / tile_k;
         if (tile >= job.tiles || first + local >= set.rows) continue;
-        int const transposed = job.of_columns ? job.depth : job.triangle ? tile : 0;   // so many tiles are read transposed
+        int const transposed = job.of_columns ? job.depth
+                               : job.triangle ? tile
+                                              : 0;  // so many tiles are read transposed
         float sum = 0;
         auto add = [&](float const* parts, int begin, int end) {
             float const* part = parts + std::int64_t(prefix) * a.side + local;
@@ -196,16 +212,22 @@ __device__ __forceinline__ void add_products(superblock_t const& a, product_t co
 }
 
 template <bool kWide>
-__device__ __forceinline__ void multiply(gradient_stage_t* stages, superblock_t const& a, product_t const& job, int prefixes, int dims) {
-    int const slabs = min(job.depth * 4, ((job.of_columns ? a.rows.rows - a.first_row : a.columns.rows - a.first_column) + depth_k - 1) / depth_k);
+__device__ __forceinline__ void multiply(gradient_stage_t* stages, superblock_t const& a, product_t const& job,
+                                         int prefixes, int dims) {
+    int const slabs =
+        min(job.depth * 4,
+            ((job.of_columns ? a.rows.rows - a.first_row : a.columns.rows - a.first_column) + depth_k - 1) / depth_k);
     stage_places_t const places = stage_places<kWide>(a, job, dims);
     std::int64_t const part_bytes = tile_words(a.side, prefixes, 0, 0) * 4;
-    int const all = slabs * a.parts;   // weights of two parts: all candidates again, with what the first part left
+    int const all = slabs * a.parts;  // weights of two parts: all candidates again, with what the first part left
     std::uint32_t const ring = ptx::kept(ptx::shared_address(stages));
-    auto stage = [&](int number) { return ring + number % gradient_stages_k * std::uint32_t(sizeof(gradient_stage_t)); };
+    auto stage = [&](int number) {
+        return ring + number % gradient_stages_k * std::uint32_t(sizeof(gradient_stage_t));
+    };
     auto load = [&](int number) {
         if (number < all)
-            load_stage<kWide>(stage(number), a, job, places, dims, number < slabs ? number : number - slabs, number < slabs ? 0 : part_bytes);
+            load_stage<kWide>(stage(number), a, job, places, dims, number < slabs ? number : number - slabs,
+                              number < slabs ? 0 : part_bytes);
         ptx::copy_commit();
     };
     for (int number = 0; number < gradient_stages_k - 1; ++number) load(number);
@@ -214,21 +236,24 @@ __device__ __forceinline__ void multiply(gradient_stage_t* stages, superblock_t 
     float acc[128] = {};
     for (int number = 0; number < all; ++number) {
         ptx::copy_wait<gradient_stages_k - 2>();
-        __syncthreads();   // the stage has come, and everyone is done with the one before it
+        __syncthreads();  // the stage has come, and everyone is done with the one before it
         load(number + gradient_stages_k - 1);
         int const slab = number < slabs ? number : number - slabs;
         multiply_stage<kWide>(acc, stage(number), job.of_columns || (job.triangle && slab / 4 < tile));
     }
     rows_t const& set = job.of_columns ? a.columns : a.rows;
-    int const first = job.of_columns ? a.first_column : a.first_row;   // rows past the superblock are another launch's
+    int const first = job.of_columns ? a.first_column : a.first_row;  // rows past the superblock are another launch's
     add_outputs<kWide>(acc, set, first + job.tile * tile_k, min(set.rows, first + job.tiles * tile_k), dims, job.piece);
 }
 
 /// Thread blocks for one side of `tiles` tile rows.
-__host__ __device__ constexpr int products_of_side(int pieces, int narrow, int tiles) { return narrow * ((tiles + 1) / 2) + (pieces - narrow) * tiles; }
+__host__ __device__ constexpr int products_of_side(int pieces, int narrow, int tiles) {
+    return narrow * ((tiles + 1) / 2) + (pieces - narrow) * tiles;
+}
 
 static __global__ void __launch_bounds__(gradient_threads_k, 2)
-    gradient_kernel(__grid_constant__ superblock_t const a, __grid_constant__ pieces_t const pieces, int prefixes, int dims) {
+    gradient_kernel(__grid_constant__ superblock_t const a, __grid_constant__ pieces_t const pieces, int prefixes,
+                    int dims) {
     extern __shared__ __align__(128) unsigned char raw[];
     auto* stages = reinterpret_cast<gradient_stage_t*>(raw);
     int index = blockIdx.x;
@@ -253,9 +278,11 @@ static __global__ void __launch_bounds__(gradient_threads_k, 2)
     job.piece = pieces.piece.data()[number];
     // the pieces of a row tile share the prefixes among them; narrow ones, whose tiles come in twos, leave them to the wide
     // ones, if there are any
-    int const sharers = pieces.count > pieces.narrow ? pieces.count - pieces.narrow : pieces.count, share = sharers == pieces.count ? number : number - pieces.narrow;
+    int const sharers = pieces.count > pieces.narrow ? pieces.count - pieces.narrow : pieces.count,
+              share = sharers == pieces.count ? number : number - pieces.narrow;
     if (sharers == pieces.count || !narrow)
-        for (int prefix = share; prefix < prefixes; prefix += sharers) add_products(a, job, prefix, prefixes, narrow ? 256 : 128);
+        for (int prefix = share; prefix < prefixes; prefix += sharers)
+            add_products(a, job, prefix, prefixes, narrow ? 256 : 128);
     if (narrow) multiply<false>(stages, a, job, prefixes, dims);
     else multiply<true>(stages, a, job, prefixes, dims);
 }

@@ -53,8 +53,10 @@ __device__ __forceinline__ void load_matrices_transposed(std::uint32_t (&to)[4],
 }
 
 /// acc[0 .. 3] += A (16 x 16) B (16 x 8), bf16 in, fp32 out.
-__device__ __forceinline__ void multiply_add(float* acc, std::uint32_t const (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+__device__ __forceinline__ void multiply_add(float* acc, std::uint32_t const (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
                  : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -86,16 +88,21 @@ __device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
 __device__ __forceinline__ float low_bf16(std::uint32_t packed) { return __uint_as_float(packed << 16); }
 __device__ __forceinline__ float high_bf16(std::uint32_t packed) { return __uint_as_float(packed & 0xffff0000u); }
 
-
 /// Two numbers of at most 1 as 16 bits each, without their signs: 7 of exponent, 9 of mantissa, rounded. Finer than bf16,
 /// and as small.
 __device__ __forceinline__ std::uint32_t pack_fractions(float low, float high) {
     return __byte_perm(__float_as_uint(low) * 4 + 0x8000, __float_as_uint(high) * 4 + 0x8000, 0x7632);
 }
-__device__ __forceinline__ float low_fraction(std::uint32_t packed) { return __uint_as_float(packed << 14 & 0x3fffc000); }
-__device__ __forceinline__ float high_fraction(std::uint32_t packed) { return __uint_as_float(packed >> 2 & 0x3fffc000); }
+__device__ __forceinline__ float low_fraction(std::uint32_t packed) {
+    return __uint_as_float(packed << 14 & 0x3fffc000);
+}
+__device__ __forceinline__ float high_fraction(std::uint32_t packed) {
+    return __uint_as_float(packed >> 2 & 0x3fffc000);
+}
 
 /// Adds to memory without waiting for what was there.
-__device__ __forceinline__ void add_to(float* to, float value) { asm volatile("red.global.add.f32 [%0], %1;" ::"l"(to), "f"(value) : "memory"); }
+__device__ __forceinline__ void add_to(float* to, float value) {
+    asm volatile("red.global.add.f32 [%0], %1;" ::"l"(to), "f"(value) : "memory");
+}
 
 }  // namespace scaling_contrasts::sm80::ptx

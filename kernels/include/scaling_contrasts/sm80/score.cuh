@@ -14,15 +14,18 @@ enum class pass_t { sigmoid_k, maxima_k, softmax_k };
 
 /// Where a warp works within a tile, and a tile within its superblock.
 struct warp_place_t {
-    int tile_row, tile_column, row, column;   ///< tile's; warp's first row and column within the tile
+    int tile_row, tile_column, row, column;  ///< tile's; warp's first row and column within the tile
     int lane, warp;
 };
 
 /// Words of this lane's first weight of a plane: blocks of 16 x 16 cells are 128 words, one lane's are 32 apart.
 __device__ __forceinline__ std::uint32_t* weights_at(superblock_t const& a, warp_place_t const& w, int prefix) {
-    return a.weights + tile_words(a.side, prefix, w.tile_row, w.tile_column) + (w.row / 16 * 8 + w.column / 16) * 128 + w.lane;
+    return a.weights + tile_words(a.side, prefix, w.tile_row, w.tile_column) + (w.row / 16 * 8 + w.column / 16) * 128 +
+           w.lane;
 }
-__device__ __forceinline__ constexpr int weight_word(int m, int n, int half) { return (m * 8 + n / 2) * 128 + (n % 2 * 2 + half) * 32; }
+__device__ __forceinline__ constexpr int weight_word(int m, int n, int half) {
+    return (m * 8 + n / 2) * 128 + (n % 2 * 2 + half) * 32;
+}
 
 /// Slopes come in this unit, and wait as fractions without their signs: only positives' are negative. Two softmaxes make 2
 /// at most, so they are halved; in the exponent, for ptxas 13.0 lost a factor of 0.5 before the fraction's shift.
@@ -31,12 +34,15 @@ inline constexpr float slope_unit_k = kPass == pass_t::softmax_k ? 0.5f : 1.0f;
 
 /// Slopes and sums of one prefix.
 template <pass_t kPass, bool kLabelled>
-__device__ __forceinline__ void score_band(superblock_t const& a, ladder_t const& ladder, float const (&acc)[64], slab_t const& slab, kinds_t& kinds,
-                                           warp_place_t const& w, int prefix, float scale, float bias, cell_sums_t& sums) {
+__device__ __forceinline__ void score_band(superblock_t const& a, ladder_t const& ladder, float const (&acc)[64],
+                                           slab_t const& slab, kinds_t& kinds, warp_place_t const& w, int prefix,
+                                           float scale, float bias, cell_sums_t& sums) {
     float const prefix_weight = ladder.weights[prefix], product_unit = prefix_weight / (scale * slope_unit_k<kPass>);
     int const r = w.row + (w.lane >> 2), c = w.column + (w.lane & 3) * 2;
     std::uint32_t* out = weights_at(a, w, prefix);
-    float* row_products = a.row_products + (std::int64_t(w.tile_column * 4 + w.column / 32) * ladder.count + prefix) * a.side + w.tile_row * tile_k + r;
+    float* row_products = a.row_products +
+                          (std::int64_t(w.tile_column * 4 + w.column / 32) * ladder.count + prefix) * a.side +
+                          w.tile_row * tile_k + r;
     float column_sum[8] = {};
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
@@ -44,9 +50,9 @@ __device__ __forceinline__ void score_band(superblock_t const& a, ladder_t const
 #pragma unroll
         for (int h = 0; h < 2; ++h) u[h] = slab.row_norms[r + m * 16 + h * 8] * scale;
 #pragma unroll
-        for (int n = 0; n < 4; n += 2) {   // eight cells at a time
+        for (int n = 0; n < 4; n += 2) {  // eight cells at a time
             float const* dots = acc + (m * 4 + n) * 4;
-            float v[4], q[8], slope[8];   // q: both inverse norms times the scale
+            float v[4], q[8], slope[8];  // q: both inverse norms times the scale
 #pragma unroll
             for (int i = 0; i < 4; i += 2) {
                 float2 const pair = *reinterpret_cast<float2 const*>(&slab.column_norms[c + (n + i / 2) * 8]);
@@ -56,12 +62,14 @@ __device__ __forceinline__ void score_band(superblock_t const& a, ladder_t const
 #pragma unroll
             for (int i = 0; i < 8; ++i) q[i] = u[i >> 1 & 1] * v[(i >> 2) * 2 + (i & 1)];
             if constexpr (kPass == pass_t::softmax_k) {
-                int const row = a.first_row + w.tile_row * tile_k + r, column = a.first_column + w.tile_column * tile_k + c;
+                int const row = a.first_row + w.tile_row * tile_k + r,
+                          column = a.first_column + w.tile_column * tile_k + c;
                 float row_log[2], column_log[4];
                 float const* row_logs = a.rows.log_sums + std::int64_t(prefix) * a.rows.padded + row + m * 16;
-                float const* column_logs = a.columns.log_sums + std::int64_t(prefix) * a.columns.padded + column + n * 8;
+                float const* column_logs =
+                    a.columns.log_sums + std::int64_t(prefix) * a.columns.padded + column + n * 8;
 #pragma unroll
-                for (int h = 0; h < 2; ++h) row_log[h] = __ldg(row_logs + h * 8) + 1;   // halves: see slope_unit_k
+                for (int h = 0; h < 2; ++h) row_log[h] = __ldg(row_logs + h * 8) + 1;  // halves: see slope_unit_k
 #pragma unroll
                 for (int i = 0; i < 4; ++i) column_log[i] = __ldg(column_logs + i / 2 * 8 + i % 2) + 1;
                 softmax_slopes<kLabelled>(a, kinds, m, n, prefix, row, column, dots, q, row_log, column_log, slope);
@@ -73,7 +81,7 @@ __device__ __forceinline__ void score_band(superblock_t const& a, ladder_t const
 #pragma unroll
             for (int i = 0; i < 8; i += 2) {
                 int const h = i >> 1 & 1, k = i >> 2;
-                float const w0 = slope[i] * q[i], w1 = slope[i + 1] * q[i + 1];   // in units of product_unit
+                float const w0 = slope[i] * q[i], w1 = slope[i + 1] * q[i + 1];  // in units of product_unit
                 out[weight_word(m, n + k, h)] = ptx::pack_fractions(slope[i], slope[i + 1]);
                 row_sum[h] = fmaf(w0, dots[i], fmaf(w1, dots[i + 1], row_sum[h]));
                 column_sum[(n + k) * 2] = fmaf(w0, dots[i], column_sum[(n + k) * 2]);
@@ -84,32 +92,37 @@ __device__ __forceinline__ void score_band(superblock_t const& a, ladder_t const
         if ((w.lane & 3) < 2) row_products[m * 16 + (w.lane & 1) * 8] = total * product_unit;
     }
     fold_columns(column_sum, w.lane);
-    a.column_products[(std::int64_t(w.tile_row * 2 + w.row / 64) * ladder.count + prefix) * a.side + w.tile_column * tile_k + w.column +
-                      folded_column(w.lane)] = column_sum[0] * product_unit;
+    a.column_products[(std::int64_t(w.tile_row * 2 + w.row / 64) * ladder.count + prefix) * a.side +
+                      w.tile_column * tile_k + w.column + folded_column(w.lane)] = column_sum[0] * product_unit;
 }
 
 /// info_nce's first pass over one prefix: of this warp's negatives, every row's and every column's maximum and sum of
 /// 2^(x - maximum). Positives leave their x.
 template <bool kLabelled>
-__device__ __forceinline__ void find_maxima(superblock_t const& a, int prefixes, float const (&acc)[64], slab_t const& slab, kinds_t const& kinds,
-                                            warp_place_t const& w, int prefix, float scale) {
+__device__ __forceinline__ void find_maxima(superblock_t const& a, int prefixes, float const (&acc)[64],
+                                            slab_t const& slab, kinds_t const& kinds, warp_place_t const& w, int prefix,
+                                            float scale) {
     int const r = w.row + (w.lane >> 2), c = w.column + (w.lane & 3) * 2;
     auto x_of = [&](int m, int n, int k, float u, float2 const& v) {
         float const x = acc[(m * 4 + n) * 4 + k] * (u * (k & 1 ? v.y : v.x));
         if (!kLabelled) return x;
-        if (kinds.positives(m, n) >> k & 1) a.rows.positive_logits[std::int64_t(prefix) * a.rows.padded + a.first_row + w.tile_row * tile_k + r + m * 16 + k / 2 * 8] = x;
+        if (kinds.positives(m, n) >> k & 1)
+            a.rows.positive_logits[std::int64_t(prefix) * a.rows.padded + a.first_row + w.tile_row * tile_k + r +
+                                   m * 16 + k / 2 * 8] = x;
         return (kinds.ignoreds(m, n) | kinds.positives(m, n)) >> k & 1 ? -1e30f : x;
     };
-    float2* rows = a.row_maxima + (std::int64_t(w.tile_column * 4 + w.column / 32) * prefixes + prefix) * a.side + w.tile_row * tile_k + r;
+    float2* rows = a.row_maxima + (std::int64_t(w.tile_column * 4 + w.column / 32) * prefixes + prefix) * a.side +
+                   w.tile_row * tile_k + r;
 #pragma unroll
-    for (int m = 0; m < 4; ++m)   // rows: the eight cells of each lane, four lanes a row
+    for (int m = 0; m < 4; ++m)  // rows: the eight cells of each lane, four lanes a row
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             float const u = slab.row_norms[r + m * 16 + h * 8] * scale;
             float x[8], maximum = -1e30f, sum = 0;
 #pragma unroll
             for (int i = 0; i < 8; ++i) {
-                x[i] = x_of(m, i / 2, h * 2 + i % 2, u, *reinterpret_cast<float2 const*>(&slab.column_norms[c + i / 2 * 8]));
+                x[i] = x_of(m, i / 2, h * 2 + i % 2, u,
+                            *reinterpret_cast<float2 const*>(&slab.column_norms[c + i / 2 * 8]));
                 maximum = fmaxf(maximum, x[i]);
             }
 #pragma unroll
@@ -120,9 +133,10 @@ __device__ __forceinline__ void find_maxima(superblock_t const& a, int prefixes,
             for (int lanes = 1; lanes < 4; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
             if ((w.lane & 3) == 0) rows[m * 16 + h * 8] = {maximum, sum};
         }
-    float2* columns = a.column_maxima + (std::int64_t(w.tile_row * 2 + w.row / 64) * prefixes + prefix) * a.side + w.tile_column * tile_k + c;
+    float2* columns = a.column_maxima + (std::int64_t(w.tile_row * 2 + w.row / 64) * prefixes + prefix) * a.side +
+                      w.tile_column * tile_k + c;
 #pragma unroll
-    for (int n = 0; n < 4; ++n)   // columns: the same, eight lanes a column
+    for (int n = 0; n < 4; ++n)  // columns: the same, eight lanes a column
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
             float2 const v = *reinterpret_cast<float2 const*>(&slab.column_norms[c + n * 8]);
@@ -145,15 +159,18 @@ __device__ __forceinline__ void find_maxima(superblock_t const& a, int prefixes,
 /// Turns the stored slopes of prefixes into weights of bands: band b's are the sum over the prefixes b and up.
 /// kPlain: no positives, and one part of weights.
 template <pass_t kPass, bool kPlain>
-__device__ __forceinline__ void suffix_sums(superblock_t const& a, warp_place_t const& w, ladder_t const& ladder, kinds_t const& kinds) {
+__device__ __forceinline__ void suffix_sums(superblock_t const& a, warp_place_t const& w, ladder_t const& ladder,
+                                            kinds_t const& kinds) {
     float sum[64] = {};
-    int const row = a.first_row + w.tile_row * tile_k + w.row + (w.lane >> 2), column = a.first_column + w.tile_column * tile_k + w.column + (w.lane & 3) * 2;
+    int const row = a.first_row + w.tile_row * tile_k + w.row + (w.lane >> 2),
+              column = a.first_column + w.tile_column * tile_k + w.column + (w.lane & 3) * 2;
     bool const labelled = !kPlain && kinds.labelled;
     std::int64_t const to_second_part = !kPlain && a.parts == 2 ? tile_words(a.side, ladder.count, 0, 0) : 0;
     for (int prefix = ladder.count - 1; prefix >= 0; --prefix) {
         std::uint32_t* plane = weights_at(a, w, prefix);
         float const* row_norms = a.rows.inverse_norms + std::int64_t(prefix) * a.rows.padded + row;
-        auto const* column_norms = reinterpret_cast<float2 const*>(a.columns.inverse_norms + std::int64_t(prefix) * a.columns.padded + column);
+        auto const* column_norms =
+            reinterpret_cast<float2 const*>(a.columns.inverse_norms + std::int64_t(prefix) * a.columns.padded + column);
         float const factor = ladder.weights[prefix] / slope_unit_k<kPass>;
         float2 v[4];
 #pragma unroll
@@ -180,17 +197,20 @@ __device__ __forceinline__ void suffix_sums(superblock_t const& a, warp_place_t 
                 std::uint32_t const rounded = ptx::pack_bf16(sum[at], sum[at + 1]);
                 std::uint32_t* to = plane + weight_word(half * 2 + i / 8, n, i % 2);
                 *to = rounded;
-                if (!kPlain && to_second_part) to[to_second_part] = ptx::pack_bf16(sum[at] - ptx::low_bf16(rounded), sum[at + 1] - ptx::high_bf16(rounded));
+                if (!kPlain && to_second_part)
+                    to[to_second_part] =
+                        ptx::pack_bf16(sum[at] - ptx::low_bf16(rounded), sum[at + 1] - ptx::high_bf16(rounded));
             }
         }
     }
 }
 
 /// Finds the kinds of a thread's cells, in shared memory: registers are short.
-__device__ __forceinline__ void find_kinds(superblock_t const& a, score_shared_t& shared, warp_place_t const& w, int row, int column) {
+__device__ __forceinline__ void find_kinds(superblock_t const& a, score_shared_t& shared, warp_place_t const& w,
+                                           int row, int column) {
     int const r = w.row + (w.lane >> 2), c = w.column + (w.lane & 3) * 2;
     bool special = row + tile_k > a.rows.rows || column + tile_k > a.columns.rows;
-    std::int64_t const apart = a.rows.first + row - (a.columns.first + column);   // of the global numbers
+    std::int64_t const apart = a.rows.first + row - (a.columns.first + column);  // of the global numbers
     bool const has_self = a.labelled_self && apart < tile_k && apart > -tile_k;
     special |= has_self;
     int labels[8];
@@ -202,7 +222,7 @@ __device__ __forceinline__ void find_kinds(superblock_t const& a, score_shared_t
 #pragma unroll
         for (int k = 0; k < 8; ++k) special |= label == labels[k];
     }
-    kinds_t& kinds = shared.kinds[threadIdx.x];   // only this thread reads it
+    kinds_t& kinds = shared.kinds[threadIdx.x];  // only this thread reads it
     kinds.labelled = __any_sync(~0u, special);
     if (!kinds.labelled) return;
     kinds.self = 0;
@@ -211,8 +231,10 @@ __device__ __forceinline__ void find_kinds(superblock_t const& a, score_shared_t
 #pragma unroll 4
         for (int i = 0; i < 32; ++i) {
             int const line = r + half * 32 + i / 16 * 16 + (i >> 1 & 1) * 8, place = c + (i >> 2 & 3) * 8 + (i & 1);
-            bool const self = has_self && apart + line == place, dead = row + line >= a.rows.rows || column + place >= a.columns.rows;
-            bool const match = !dead && shared.row_labels[line] == shared.column_labels[place] && (!self || a.self_pairs);
+            bool const self = has_self && apart + line == place,
+                       dead = row + line >= a.rows.rows || column + place >= a.columns.rows;
+            bool const match =
+                !dead && shared.row_labels[line] == shared.column_labels[place] && (!self || a.self_pairs);
             positive |= std::uint32_t(match) << i;
             ignored |= std::uint32_t(dead || self) << i;
         }
@@ -223,7 +245,8 @@ __device__ __forceinline__ void find_kinds(superblock_t const& a, score_shared_t
 
 template <pass_t kPass>
 __global__ void __launch_bounds__(score_threads_k, kPass == pass_t::sigmoid_k ? 2 : 1)
-    score_kernel(__grid_constant__ superblock_t const a, __grid_constant__ ladder_t const ladder, __grid_constant__ slabs_t const slabs) {
+    score_kernel(__grid_constant__ superblock_t const a, __grid_constant__ ladder_t const ladder,
+                 __grid_constant__ slabs_t const slabs) {
     extern __shared__ __align__(128) unsigned char raw[];
     auto& shared = *reinterpret_cast<score_shared_t*>(raw);
     int const thread = threadIdx.x;
@@ -239,30 +262,34 @@ __global__ void __launch_bounds__(score_threads_k, kPass == pass_t::sigmoid_k ? 
     slab_places_t const places = slab_places(a, ladder.dims, row, w.row, w.column);
     shared.places[thread] = places;
     auto load = [&](int number, int stage, slab_places_t const& mine, bool whole) {
-        if (number < slabs.count) load_slab(shared.slab[stage], a, mine, whole, ladder.dims, row, column, slabs.place.data()[number]);
+        if (number < slabs.count)
+            load_slab(shared.slab[stage], a, mine, whole, ladder.dims, row, column, slabs.place.data()[number]);
         ptx::copy_commit();
     };
     bool const whole = row + tile_k <= a.rows.rows && column + tile_k <= a.columns.rows && ladder.dims % slab_k == 0;
-    shared.whole = whole;   // not kept in a register
+    shared.whole = whole;  // not kept in a register
 #pragma unroll
     for (int stage = 0; stage < score_stages_k - 1; ++stage) load(stage, stage, places, whole);
-    {   // labels; padding rows get labels that equal no other, though being dead is what counts
+    {  // labels; padding rows get labels that equal no other, though being dead is what counts
         rows_t const& set = thread < tile_k ? a.rows : a.columns;
         int const index = thread & (tile_k - 1), local = (thread < tile_k ? row : column) + index;
-        int const label = local >= set.rows ? (thread < tile_k ? -1 : -2) : set.labels ? set.labels[local] : static_cast<int>(set.first + local);
+        int const label = local >= set.rows ? (thread < tile_k ? -1 : -2)
+                          : set.labels      ? set.labels[local]
+                                            : static_cast<int>(set.first + local);
         (thread < tile_k ? shared.row_labels : shared.column_labels)[index] = label;
     }
     __syncthreads();
     find_kinds(a, shared, w, row, column);
     kinds_t& kinds = shared.kinds[thread];
     // a scale of 0 would lose the weighted products, which are formed with it and divided by it: one too small to matter serves
-    float const given = *a.scale * log2e_k, scale = fabsf(given) < 0x1p-40f ? 0x1p-40f : given, bias = *a.bias * log2e_k;
+    float const given = *a.scale * log2e_k, scale = fabsf(given) < 0x1p-40f ? 0x1p-40f : given,
+                bias = *a.bias * log2e_k;
 
     float acc[64] = {};
     cell_sums_t sums;
     for (int number = 0; number < slabs.count; ++number) {
         ptx::copy_wait<score_stages_k - 2>();
-        __syncthreads();   // the slab has come, and everyone is done with the one before it
+        __syncthreads();  // the slab has come, and everyone is done with the one before it
         slab_places_t const mine = shared.places[thread];
         load(number + score_stages_k - 1, (number + score_stages_k - 1) % score_stages_k, mine, shared.whole);
         slab_t const& slab = shared.slab[number % score_stages_k];
@@ -273,7 +300,8 @@ __global__ void __launch_bounds__(score_threads_k, kPass == pass_t::sigmoid_k ? 
                 if (kinds.labelled) find_maxima<true>(a, ladder.count, acc, slab, kinds, w, here.prefix, scale);
                 else find_maxima<false>(a, ladder.count, acc, slab, kinds, w, here.prefix, scale);
             } else {
-                if (kinds.labelled) score_band<kPass, true>(a, ladder, acc, slab, kinds, w, here.prefix, scale, bias, sums);
+                if (kinds.labelled)
+                    score_band<kPass, true>(a, ladder, acc, slab, kinds, w, here.prefix, scale, bias, sums);
                 else score_band<kPass, false>(a, ladder, acc, slab, kinds, w, here.prefix, scale, bias, sums);
             }
         }
@@ -282,9 +310,11 @@ __global__ void __launch_bounds__(score_threads_k, kPass == pass_t::sigmoid_k ? 
         if (kinds.labelled || a.parts == 2) suffix_sums<kPass, false>(a, w, ladder, kinds);
         else suffix_sums<kPass, true>(a, w, ladder, kinds);
         float const weight = a.triangle && w.tile_row == w.tile_column ? 1.0f : a.cell_weight;
-        float const loss = warp_sum(sums.loss), slope = warp_sum(sums.slope), self = warp_sum(kinds.labelled ? kinds.self : 0.0f);
-        if (w.lane == 0) {   // a slot belongs to a place in the superblock: the order of additions never changes
-            double* slot = a.slots + ((w.tile_row * (a.side / tile_k) + w.tile_column) * (score_threads_k / 32) + w.warp) * 3;
+        float const loss = warp_sum(sums.loss), slope = warp_sum(sums.slope),
+                    self = warp_sum(kinds.labelled ? kinds.self : 0.0f);
+        if (w.lane == 0) {  // a slot belongs to a place in the superblock: the order of additions never changes
+            double* slot =
+                a.slots + ((w.tile_row * (a.side / tile_k) + w.tile_column) * (score_threads_k / 32) + w.warp) * 3;
             slot[0] += double(weight) * loss;
             slot[1] += double(weight) * slope;
             slot[2] += self;
