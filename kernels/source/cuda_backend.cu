@@ -61,10 +61,11 @@ class cuda_backend_t final : public backend_t {
         float const parameters[2] = {static_cast<float>(problem_.scale), static_cast<float>(problem_.bias)};
         gpu::check(cudaMemcpy(parameters_.data(), parameters, sizeof parameters, cudaMemcpyHostToDevice),
                    "copying scale and bias");
-        int const side =
-            options_.options.contains("superblock") ? std::atoi(options_.options.at("superblock").c_str()) : 0;
+        int side_limit = 0;
+        if (auto const side = options_.options.find("superblock"); side != options_.options.end())
+            side_limit = std::atoi(side->second.c_str());
         step_ = std::make_unique<sm80_step_t>(step_inputs_t{problem_, std::move(inputs), parameters_.data(),
-                                                            parameters_.data() + 1, out_.data(), ledgers_, side});
+                                                            parameters_.data() + 1, out_.data(), ledgers_, side_limit});
         use_graph_ = flag(options_, "graph", true) && step_->launches() <= gpu_step_t::graph_limit_k;
         synchronize();
     }

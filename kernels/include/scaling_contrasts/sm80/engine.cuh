@@ -39,7 +39,7 @@ class engine_t {
   public:
     /// Allocates all workspaces on the current device, which must outlive the engine's buffers. `scale` and `bias` are
     /// read, and `out` [3] (loss, dL/dt, dL/db) is written, on the device. `device` numbers the rows: its first one is
-    /// device * problem.rows. `side_limit` bounds the superblocks, for tests.
+    /// device * problem.rows. `side_limit` bounds the superblocks; 0: the engine's choice.
     engine_t(problem_t const& problem, int device, std::span<input_t const> inputs, float const* scale,
              float const* bias, double* out, gpu::ledger_t& ledger, int side_limit = 0)
         : problem_(problem),
@@ -180,14 +180,14 @@ class engine_t {
         if (bytes) gpu::check(cudaMemsetAsync(at, 0, static_cast<std::size_t>(bytes), stream), "clearing a buffer");
     }
 
-    /// The side of a superblock: at most 40 MiB of weights, and, of the sides that allows, one whose tiles and products
+    /// The side of a superblock: at most 40 MiB of each part's weights, and, of the sides that allows, one whose tiles and products
     /// fill the multiprocessors best (two thread blocks each).
     int choose_side(int padded, int limit) const {
         int device = 0, processors = 0;
         gpu::check(cudaGetDevice(&device), "asking for the device");
         gpu::check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
                    "asking for multiprocessors");
-        auto const room = (std::int64_t(40) << 20) / 2 / ladder_.count / parts();
+        auto const room = (std::int64_t(40) << 20) / 2 / ladder_.count;
         int most = std::min(padded, 4096);
         while (std::int64_t(most) * most > room) most -= tile_k;
         if (limit) return std::max(tile_k, std::min(most, limit / tile_k * tile_k));

@@ -1,43 +1,15 @@
 // Multiplies the weights of a scored superblock with embeddings: rows' gradients += W X_columns, and, where the block is
 // symmetric or both its sets are ours, columns' gradients += W^T X_rows, from the same weights.
 //
-// Columns of the embeddings are cut into pieces that lie in one band each, so that a thread block needs one plane of
-// weights. Pieces of 128 columns go with 128 rows, narrower ones (64 or less) with 256 rows: four warps of 64 x 64
-// outputs either way. A block of weights is a tile's 8 x 8 matrices in ldmatrix's order, read as it is or transposed.
+// A thread block computes one piece of columns (pieces.cuh) of 128 or 256 rows. A block of weights is a tile's 8 x 8 matrices in ldmatrix's order, read as it is or transposed.
 #pragma once
-#include <array>
-
+#include "scaling_contrasts/sm80/pieces.cuh"
 #include "scaling_contrasts/sm80/ptx.cuh"
 #include "scaling_contrasts/sm80/step.cuh"
 
 namespace scaling_contrasts::sm80 {
 
 inline constexpr int gradient_threads_k = 128, gradient_stages_k = 4, depth_k = 32;  // cells a stage is deep
-inline constexpr int max_pieces_k = 96;
-
-/// The pieces that the ladder's columns are cut into, narrow ones first.
-struct pieces_t {
-    struct piece_t {
-        std::int16_t column, width, prefix;
-    };
-    int count = 0, narrow = 0;
-    std::array<piece_t, max_pieces_k> piece = {};
-};
-
-inline pieces_t make_pieces(ladder_t const& ladder) {
-    pieces_t pieces;
-    for (bool narrow : {true, false})
-        for (int p = 0; p < ladder.count; ++p)
-            for (int column = ladder.bands[p].begin; column < ladder.bands[p].end;) {
-                int const left = ladder.bands[p].end - column, width = left >= 128 ? 128 : left < 64 ? left : 64;
-                if ((width <= 64) == narrow)
-                    pieces.piece[pieces.count++] = {std::int16_t(column), std::int16_t(width), std::int16_t(p)};
-                column += width;
-            }
-    for (auto const& piece : pieces.piece) pieces.narrow += piece.width > 0 && piece.width <= 64;
-    return pieces;
-}
-
 /// Weights of 128 or 256 rows, and embeddings of 32 candidates.
 struct gradient_stage_t {
     alignas(128) unsigned char weights[16384];    ///< [16 rows][16 candidates][512 bytes]
@@ -244,11 +216,6 @@ __device__ __forceinline__ void multiply(gradient_stage_t* stages, superblock_t 
     rows_t const& set = job.of_columns ? a.columns : a.rows;
     int const first = job.of_columns ? a.first_column : a.first_row;  // rows past the superblock are another launch's
     add_outputs<kWide>(acc, set, first + job.tile * tile_k, min(set.rows, first + job.tiles * tile_k), dims, job.piece);
-}
-
-/// Thread blocks for one side of `tiles` tile rows.
-__host__ __device__ constexpr int products_of_side(int pieces, int narrow, int tiles) {
-    return narrow * ((tiles + 1) / 2) + (pieces - narrow) * tiles;
 }
 
 static __global__ void __launch_bounds__(gradient_threads_k, 2)

@@ -4,19 +4,14 @@
 // weights of bands, so that only one rounding to bf16 remains. info_nce takes two passes: maxima and sums of exponentials
 // first, slopes second.
 #pragma once
-#include "scaling_contrasts/sm80/cells.cuh"
+#include "scaling_contrasts/sm80/kinds.cuh"
+#include "scaling_contrasts/sm80/maxima.cuh"
 #include "scaling_contrasts/sm80/sums.cuh"
 #include "scaling_contrasts/sm80/tiles.cuh"
 
 namespace scaling_contrasts::sm80 {
 
 enum class pass_t { sigmoid_k, maxima_k, softmax_k };
-
-/// Where a warp works within a tile, and a tile within its superblock.
-struct warp_place_t {
-    int tile_row, tile_column, row, column;  ///< tile's; warp's first row and column within the tile
-    int lane, warp;
-};
 
 /// Words of this lane's first weight of a plane: blocks of 16 x 16 cells are 128 words, one lane's are 32 apart.
 __device__ __forceinline__ std::uint32_t* weights_at(superblock_t const& a, warp_place_t const& w, int prefix) {
@@ -96,66 +91,6 @@ __device__ __forceinline__ void score_band(superblock_t const& a, ladder_t const
                       w.tile_column * tile_k + w.column + folded_column(w.lane)] = column_sum[0] * product_unit;
 }
 
-/// info_nce's first pass over one prefix: of this warp's negatives, every row's and every column's maximum and sum of
-/// 2^(x - maximum). Positives leave their x.
-template <bool kLabelled>
-__device__ __forceinline__ void find_maxima(superblock_t const& a, int prefixes, float const (&acc)[64],
-                                            slab_t const& slab, kinds_t const& kinds, warp_place_t const& w, int prefix,
-                                            float scale) {
-    int const r = w.row + (w.lane >> 2), c = w.column + (w.lane & 3) * 2;
-    auto x_of = [&](int m, int n, int k, float u, float2 const& v) {
-        float const x = acc[(m * 4 + n) * 4 + k] * (u * (k & 1 ? v.y : v.x));
-        if (!kLabelled) return x;
-        if (kinds.positives(m, n) >> k & 1)
-            a.rows.positive_logits[std::int64_t(prefix) * a.rows.padded + a.first_row + w.tile_row * tile_k + r +
-                                   m * 16 + k / 2 * 8] = x;
-        return (kinds.ignoreds(m, n) | kinds.positives(m, n)) >> k & 1 ? -1e30f : x;
-    };
-    float2* rows = a.row_maxima + (std::int64_t(w.tile_column * 4 + w.column / 32) * prefixes + prefix) * a.side +
-                   w.tile_row * tile_k + r;
-#pragma unroll
-    for (int m = 0; m < 4; ++m)  // rows: the eight cells of each lane, four lanes a row
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            float const u = slab.row_norms[r + m * 16 + h * 8] * scale;
-            float x[8], maximum = -1e30f, sum = 0;
-#pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                x[i] = x_of(m, i / 2, h * 2 + i % 2, u,
-                            *reinterpret_cast<float2 const*>(&slab.column_norms[c + i / 2 * 8]));
-                maximum = fmaxf(maximum, x[i]);
-            }
-#pragma unroll
-            for (int lanes = 1; lanes < 4; lanes *= 2) maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, lanes));
-#pragma unroll
-            for (int i = 0; i < 8; ++i) sum += ptx::exp2_approx(x[i] - maximum);
-#pragma unroll
-            for (int lanes = 1; lanes < 4; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
-            if ((w.lane & 3) == 0) rows[m * 16 + h * 8] = {maximum, sum};
-        }
-    float2* columns = a.column_maxima + (std::int64_t(w.tile_row * 2 + w.row / 64) * prefixes + prefix) * a.side +
-                      w.tile_column * tile_k + c;
-#pragma unroll
-    for (int n = 0; n < 4; ++n)  // columns: the same, eight lanes a column
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-            float2 const v = *reinterpret_cast<float2 const*>(&slab.column_norms[c + n * 8]);
-            float x[8], maximum = -1e30f, sum = 0;
-#pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                x[i] = x_of(i / 2, n, i % 2 * 2 + k, slab.row_norms[r + i / 2 * 16 + i % 2 * 8] * scale, v);
-                maximum = fmaxf(maximum, x[i]);
-            }
-#pragma unroll
-            for (int lanes = 4; lanes < 32; lanes *= 2) maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, lanes));
-#pragma unroll
-            for (int i = 0; i < 8; ++i) sum += ptx::exp2_approx(x[i] - maximum);
-#pragma unroll
-            for (int lanes = 4; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
-            if (w.lane < 4) columns[n * 8 + k] = {maximum, sum};
-        }
-}
-
 /// Turns the stored slopes of prefixes into weights of bands: band b's are the sum over the prefixes b and up.
 /// kPlain: no positives, and one part of weights.
 template <pass_t kPass, bool kPlain>
@@ -202,44 +137,6 @@ __device__ __forceinline__ void suffix_sums(superblock_t const& a, warp_place_t 
                         ptx::pack_bf16(sum[at] - ptx::low_bf16(rounded), sum[at + 1] - ptx::high_bf16(rounded));
             }
         }
-    }
-}
-
-/// Finds the kinds of a thread's cells, in shared memory: registers are short.
-__device__ __forceinline__ void find_kinds(superblock_t const& a, score_shared_t& shared, warp_place_t const& w,
-                                           int row, int column) {
-    int const r = w.row + (w.lane >> 2), c = w.column + (w.lane & 3) * 2;
-    bool special = row + tile_k > a.rows.rows || column + tile_k > a.columns.rows;
-    std::int64_t const apart = a.rows.first + row - (a.columns.first + column);  // of the global numbers
-    bool const has_self = a.labelled_self && apart < tile_k && apart > -tile_k;
-    special |= has_self;
-    int labels[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) labels[i] = shared.column_labels[c + i / 2 * 8 + i % 2];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-        int const label = shared.row_labels[r + i * 8];
-#pragma unroll
-        for (int k = 0; k < 8; ++k) special |= label == labels[k];
-    }
-    kinds_t& kinds = shared.kinds[threadIdx.x];  // only this thread reads it
-    kinds.labelled = __any_sync(~0u, special);
-    if (!kinds.labelled) return;
-    kinds.self = 0;
-    for (int half = 0; half < 2; ++half) {
-        std::uint32_t positive = 0, ignored = 0;
-#pragma unroll 4
-        for (int i = 0; i < 32; ++i) {
-            int const line = r + half * 32 + i / 16 * 16 + (i >> 1 & 1) * 8, place = c + (i >> 2 & 3) * 8 + (i & 1);
-            bool const self = has_self && apart + line == place,
-                       dead = row + line >= a.rows.rows || column + place >= a.columns.rows;
-            bool const match =
-                !dead && shared.row_labels[line] == shared.column_labels[place] && (!self || a.self_pairs);
-            positive |= std::uint32_t(match) << i;
-            ignored |= std::uint32_t(dead || self) << i;
-        }
-        kinds.positive[half] = positive;
-        kinds.ignored[half] = ignored;
     }
 }
 

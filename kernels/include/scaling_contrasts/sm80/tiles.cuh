@@ -124,4 +124,10 @@ __device__ __forceinline__ void multiply_slab(float (&acc)[64], slab_t const& sl
     }
 }
 
+/// Where a warp works within a tile, and a tile within its superblock.
+struct warp_place_t {
+    int tile_row, tile_column, row, column;  ///< tile's; warp's first row and column within the tile
+    int lane, warp;
+};
+
 }  // namespace scaling_contrasts::sm80
