@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from harness import configuration, environment, launch, lock, machine, plan, progress
 from harness.cases import ConfigurationError
 from harness.configuration import Configuration
+from harness.interrupt import Interrupt
 from harness.machine import Machine
 from harness.plan import Planned
 from harness.run import Campaign, write_checks
@@ -115,9 +115,9 @@ def measure(
 
 
 def _run(campaign: Campaign, store: Store, screen: progress.Progress) -> int:
-    with interruptible():
+    with Interrupt() as interrupt:
         try:
-            campaign.run()
+            campaign.run(interrupt.check)
         except KeyboardInterrupt:
             screen.say(f"interrupted; finished rows are in {_shown(store.folder)}, the same command continues there")
             return INTERRUPTED
@@ -192,21 +192,6 @@ def writing(parent: Path) -> Iterator[None]:
             f"cannot write {what}: {problem.strerror}; finished rows are safe, the same command continues "
             "once this is mended (results=<folder> writes elsewhere)"
         ) from None
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """SIGTERM interrupts like Ctrl-C while this lasts."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _shown(path: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,12 @@ class Campaign:
         self._pace = 1.0  # observed over predicted seconds of what has run
         self._observed: list[tuple[float, float]] = []
 
-    def run(self) -> None:
-        """Everything that is not finished yet. An interrupt leaves the tables up to date and goes on to the caller."""
+    def run(self, check_interrupt: Callable[[], None] = lambda: None) -> None:
+        """Everything that is not finished yet. An interrupt leaves the tables up to date and goes on to the caller.
+
+        `check_interrupt` raises KeyboardInterrupt when one was asked for; it is called now and then.
+        """
+        self._check_interrupt = check_interrupt
         try:
             self.write_rows()
             self._check_all()
@@ -69,6 +73,7 @@ class Campaign:
             "protocol": {k: v for k, v in self.configuration.protocol.items() if k != "rounds"},
             "deadline_seconds": each.deadline(self.configuration.launch["deadline_seconds"]),
         }
+        self._check_interrupt()
         name = f"{case.case_id}.{actions[0]}"
         folder = self.store.work / name
         outcome = launch.launch(
@@ -77,6 +82,7 @@ class Campaign:
             folder,
             self.configuration.path("binary"),
             self.configuration.launch["grace_seconds"],
+            self._check_interrupt,
         )
         if outcome.status not in ("ok", "unsupported"):
             self.store.keep_log(name, folder)
