@@ -41,7 +41,7 @@ class Campaign:
         self.notes: list[str] = []
         self._gate = gate.Gate(configuration.reference)
         self._hashes: dict[str, str | None] = {}
-        self._current: tuple[Case, str] | None = None
+        self._current: tuple[Case, str, str] | None = None  # case, phase, its name in words
         self._revision = environment.revision()["revision"]
         self._pace = 1.0  # observed over predicted seconds of what has run
         self._observed: list[tuple[float, float]] = []
@@ -58,6 +58,7 @@ class Campaign:
             for number in range(self.rounds):
                 self._round(number)
         finally:
+            self.store.reload()
             self.store.clear_work()
             self.write_rows()
             self._write_samples()
@@ -111,7 +112,7 @@ class Campaign:
             if self.budget is not None and self.progress.elapsed > CHECKS_SHARE * self.budget:
                 self.note(f"{len(todo) - done} cases left out: checks have used up their share of the budget")
                 break
-            self._current = each.case, "its check"
+            self._current = each.case, CHECK, "its check"
             self.progress.running(f"check {each.case.title}", done, len(todo))
             record = self._check(each)
             self._keep(each, CHECK, record)
@@ -152,7 +153,7 @@ class Campaign:
         todo = [each for each in ready if number not in self.store.rounds(each.case.case_id)]
         todo = self._fit(todo, number)
         for done, each in enumerate(rotated(todo, number)):
-            self._current = each.case, f"round {number + 1} of {self.rounds}"
+            self._current = each.case, str(number), f"round {number + 1} of {self.rounds}"
             title = f"round {number + 1} {each.case.title}"
             self.progress.running(title, done, len(todo))
             outcome = self._launch(each, ["time"], [])
@@ -208,8 +209,8 @@ class Campaign:
         for each in self.planned:
             case_id = each.case.case_id
             interrupted = ""
-            if self._current and self._current[0] == each.case:
-                interrupted = f"interrupted in {self._current[1]}; the same command continues"
+            if self._current and self._current[0] == each.case and not self.store.holds(case_id, self._current[1]):
+                interrupted = f"interrupted in {self._current[2]}; the same command continues"
             own = common | {"threads": self.threads(each.case)}
             check, rounds = self.store.check(case_id), list(self.store.rounds(case_id).values())
             row = summary.row(each, check, rounds, own, self.rounds, interrupted)
