@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from harness import configuration, environment, launch, lock, machine, plan, progress
 from harness.cases import ConfigurationError
@@ -71,13 +71,19 @@ def refuse_busy(here: Machine) -> None:
 
 
 def measure(
-    chosen: Configuration, here: Machine, planned: list[Planned], dropped: list[Planned], parent: Path
+    chosen: Configuration,
+    here: Machine,
+    planned: list[Planned],
+    dropped: list[Planned],
+    parent: Path,
+    stream: TextIO | None = None,
 ) -> tuple[int, Path]:
     """Run planned cases into a new or unfinished run folder under `parent`, which is returned with the exit code.
 
-    The caller holds the lock. Raises ConfigurationError when the folder cannot be written.
+    Progress goes to `stream` (default: stdout). The caller holds the lock. Raises ConfigurationError when the folder
+    cannot be written.
     """
-    screen = progress.Progress()
+    screen = progress.Progress(stream)
     facts = environment.describe(here, [each.system.package for each in planned])
     identity = fingerprint(chosen, planned, facts)
     with writing(parent):

@@ -124,7 +124,7 @@ class Campaign:
     def _check(self, each: Planned) -> dict[str, Any]:
         case = each.case
         checks, notes = gate.checks_of(case)
-        outcome = self._launch(each, ["check", "memory"], checks)
+        outcome = self._launch(each, ["check", "memory"] if checks else ["memory"], checks)
         events = outcome.events
         record: dict[str, Any] = {"status": outcome.status, "reason": outcome.reason, "seconds": outcome.seconds}
         record |= self._identity(each, events) | {"notes": notes, "inputs_sha256": self._hash(case)}
@@ -153,6 +153,9 @@ class Campaign:
         todo = [each for each in ready if number not in self.store.rounds(each.case.case_id)]
         todo = self._fit(todo, number)
         for done, each in enumerate(rotated(todo, number)):
+            if self._over_budget(each, number):
+                self.note(f"round {number + 1} ends {len(todo) - done} cases early, the budget is used up")
+                break
             self._current = each.case, str(number), f"round {number + 1} of {self.rounds}"
             title = f"round {number + 1} {each.case.title}"
             self.progress.running(title, done, len(todo))
@@ -182,6 +185,13 @@ class Campaign:
             names = ", ".join(each.case.title for each in dropped[:3]) + (", ..." if len(dropped) > 3 else "")
             self.note(f"round {number + 1} leaves out {len(dropped)} cases, over the budget: {names}")
         return kept
+
+    def _over_budget(self, each: Planned, number: int) -> bool:
+        """Whether a launch must not start any more. First rounds may use the budget up, later ones must fit into it."""
+        if self.budget is None:
+            return False
+        needed = self._pace * each.launch_seconds if number else 0.0
+        return self.progress.elapsed + needed > self.budget
 
     # what is kept
 
@@ -276,7 +286,7 @@ def _check_text(record: Mapping[str, Any]) -> str:
     names = {"loss": "loss", "embedding_gradient": "dX", "scale_gradient": "dt", "bias_gradient": "db"}
     errors = record["errors"]
     known = [f"{text} {errors[name]:.0e}" for name, text in names.items() if errors[name] is not None]
-    return "ok, errors " + ", ".join(known)
+    return f"ok, errors {', '.join(known)}" if known else "ok, not checked"
 
 
 def _round_text(record: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from harness import bench as bench_module
 from harness import records, remeasure
+from harness import samples as sample_file
 from harness.__main__ import main
 from harness.machine import Gpu, Machine
 from harness.plan import Planned
@@ -126,6 +127,21 @@ def test_an_expected_status_does_not_fail_the_run(bench):
     done = bench.run()
     assert done.returncode == 1, "a trap that has gone is news"
     assert "is ok" in done.stdout
+
+
+def test_a_yardstick_is_timed_without_a_check(bench):
+    bench.system("probe", {"products": {"check": "none", "fault": "flip_loss"}})
+    assert bench.run().returncode == 0
+    row = bench.rows()["products"]
+    assert (row["status"], row["reason"]) == ("ok", "not checked: it computes no loss")
+    assert row["best_seconds"] and row["device_used_bytes"] and not row["loss_error"]
+
+
+def test_without_pyarrow_samples_are_csv(tmp_path, monkeypatch):
+    monkeypatch.setattr(sample_file.importlib.util, "find_spec", lambda name: None)
+    path = sample_file.write(tmp_path, [("id", "probe", "a", 8, 0, 0, 1, 3, 0.25)])
+    assert path.name == sample_file.file_name() == "samples.csv"
+    assert path.read_text() == ",".join(sample_file.COLUMNS) + "\nid,probe,a,8,0,0,1,3,0.25\n"
 
 
 def test_the_protocol_reads_length_and_size(bench):
