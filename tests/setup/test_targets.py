@@ -151,6 +151,16 @@ def test_the_cuda_compiler_of_the_environment_is_found_and_completed(tmp_path: P
     assert native.find_nvcc({"CUDACXX": "mine"}, interpreter) == "mine"
 
 
+def test_programs_are_found_inside_their_package_so_that_an_environment_can_be_moved(tmp_path: Path):
+    inside, script = tmp_path / "lib/python3.11/site-packages/cmake/data/bin/cmake", tmp_path / "bin" / "cmake"
+    for path in (script, inside):
+        path.parent.mkdir(parents=True)
+        path.touch(mode=0o755)
+    assert native.tool("cmake", tmp_path / "bin" / "python") == str(inside)
+    inside.unlink()
+    assert native.tool("cmake", tmp_path / "bin" / "python") == str(script)
+
+
 def test_a_failed_build_stops_the_bench_and_shows_why(buildable: Project):
     result = buildable.make("bench", "VENV=none", CMAKE_EXIT="1")
     assert result.returncode != 0
