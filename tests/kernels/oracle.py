@@ -55,7 +55,9 @@ def evaluate(case, sets, labels):
             row_log = row_max + np.log(np.exp(logits - row_max[:, None]).sum(1))
             column_log = column_max + np.log(np.exp(logits - column_max[None, :]).sum(0))
             loss = (np.mean(row_log - np.diag(logits)) + np.mean(column_log - np.diag(logits))) / 2
-            slopes = (np.exp(logits - row_log[:, None]) + np.exp(logits - column_log[None, :]) - 2 * np.eye(n)) / (2 * n)
+            slopes = (np.exp(logits - row_log[:, None]) + np.exp(logits - column_log[None, :]) - 2 * np.eye(n)) / (
+                2 * n
+            )
         else:
             logits = scale * cosine + bias
             sign = np.where(positive, 1, -1)
