@@ -1,14 +1,14 @@
 """big_vision's SigLIP loss under `jax.jit`, its rows split over all devices by a NamedSharding.
 
-The loss is a closure inside big_vision's trainer (`big_vision/trainers/proj/image_text/siglip.py`) and big_vision is not
-on the package index, so the maths here is our own, written to match: float32 logits `t * <x, y> + b` of unit rows
+The loss is a closure inside big_vision's trainer (`big_vision/trainers/proj/image_text/siglip.py`) and big_vision is
+not on the package index, so the maths here is our own, written to match: float32 logits `t * <x, y> + b` of unit rows
 `z / (norm + 1e-8)`, the mean over rows of the sum over columns of `-log sigmoid(+-logits)`, one global program.
 
 If the environment variable BIG_VISION_ROOT names a checkout, the closure `loss_fn` is taken from that checkout's source
 instead, unchanged, with a stand-in for the model that hands it our embeddings; the versions in the record say so.
 
-Option `matmul_precision`: null is JAX's default for float32 products (on GPU XLA may use TF32); another name is passed to
-`jax.default_matmul_precision`, such as BF16_BF16_F32, which is what float32 products are on TPU by default.
+Option `matmul_precision`: null is JAX's default for float32 products (on GPU XLA may use TF32); another name is passed
+to `jax.default_matmul_precision`, such as BF16_BF16_F32, which is what float32 products are on TPU by default.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class _Model:
 def loss_from_checkout(root: Path) -> Callable[..., jax.Array]:
     """`siglip_loss` made from the function `loss_fn` in a checkout's trainer.
 
-    Only that function is compiled, in a namespace that holds jax, jnp, np and the stand-in model; nothing of the trainer
-    is imported. Raises Unsupported when the file or the function is missing or the function needs more than that.
+    Only that function is compiled, in a namespace that holds jax, jnp, np and the stand-in model; nothing of the
+    trainer is imported. Raises Unsupported when the file or the function is missing or it needs more than that.
     """
     path = root / TRAINER
     try:

@@ -26,8 +26,8 @@ class JaxSystem:
     """Base of the JAX systems; see `baselines.interface.System` for the members.
 
     A subclass sets `declares` and writes `prefix_loss`. One global program runs on `world_size` devices; embeddings,
-    labels and gradients are split by rows. Scale, or its logarithm, and bias are float32 of shape (1,). The gradients
-    are those of the global mean loss as they stand.
+    labels and gradients are split by rows. Embeddings have the gradients' dtype, in which their values are exact.
+    Scale, or its logarithm, and bias are float32 of shape (1,). The gradients are those of the global mean loss.
     """
 
     declares: Declaration
@@ -80,8 +80,7 @@ class JaxSystem:
         """The loss over the ladder, traced. Embeddings are cast up once, so prefixes add up in float32."""
         exponentiated = self.declares.scale_parameter == "log_scale"
         scale = jnp.exp(scale_parameter) if exponentiated else scale_parameter
-        dtype = DTYPES[self.case["dtype"]]
-        values = tuple(value.astype(dtype).astype(jnp.float32) for value in values)
+        values = tuple(value.astype(jnp.float32) for value in values)
         return sum(
             weight * self.prefix_loss([value[:, :prefix] for value in values], scale, bias, labels)
             for prefix, weight in self.ladder

@@ -93,7 +93,8 @@ class OpenClip(TorchSystem):
     def prefix_loss(self, heads: list[torch.Tensor], scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         if self.precision == "bf16":
             heads = [head.bfloat16() for head in heads]
-        units = [functional.normalize(head, dim=-1) for head in heads]
+        # The ring exchanges refuse rows that are not dense. A model's features are, and so are ours: nothing is copied.
+        units = [functional.normalize(head, dim=-1).contiguous() for head in heads]
         with self._autocast():
             if self.case["loss"] == "two_set_sigmoid":
                 return self.loss(*units, scale, bias.expand(len(units[0]), 1))

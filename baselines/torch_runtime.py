@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from torch import distributed
 
 from baselines import torch_inputs
-from baselines.interface import Declaration, Outputs, World, factor, processor_name
+from baselines.interface import Declaration, Outputs, Unsupported, World, factor, processor_name
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -26,8 +27,8 @@ class TorchSystem:
     """Base of the PyTorch systems; see `baselines.interface.System` for the members.
 
     A subclass sets `declares` and writes `prefix_loss`; it may write `prepare`. Embeddings are leaf tensors of the
-    gradients' dtype (autograd gives a leaf's gradient the leaf's dtype); scale, or its logarithm, and bias are float32
-    parameters without dimensions.
+    gradients' dtype, because autograd gives a leaf's gradient the leaf's dtype; their values are exact in either.
+    Scale, or its logarithm, and bias are float32 parameters without dimensions.
 
     Prefix weights are applied relative to the largest, and the largest is applied outside the step. So the default,
     1/5 each, multiplies the losses by 1 inside the step; 1/5 is no bf16 number, and would put a systematic 0.1% on
@@ -82,8 +83,7 @@ class TorchSystem:
 
     def objective(self) -> torch.Tensor:
         """This rank's loss over the ladder, float32. Embeddings are cast up once, so prefixes add up in float32."""
-        dtype = DTYPES[self.case["dtype"]]
-        values = [leaf.to(dtype).float() for leaf in self.leaves]
+        values = [leaf.float() for leaf in self.leaves]
         scale = self.scale()
         total = torch.zeros((), dtype=torch.float32, device=self.device)
         for prefix, weight in self.ladder:
@@ -164,6 +164,21 @@ class TorchSystem:
         self.labels = self.scale_parameter = self.bias = self._scalars = None
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def compiled(function: Callable) -> Callable:
+    """`torch.compile(function)`; raises Unsupported when the compiler does not work on this machine."""
+    _try_compiler("cuda" if torch.cuda.is_initialized() else "cpu")
+    return torch.compile(function, dynamic=False)
+
+
+@functools.cache
+def _try_compiler(device: str) -> None:
+    try:
+        torch.compile(lambda x: x.exp().sum(), dynamic=False)(torch.ones(64, device=device))
+    except Exception as problem:
+        line = (str(problem).strip().splitlines() or [""])[0]
+        raise Unsupported(f"torch.compile does not work here: {type(problem).__name__}: {line[:160]}") from None
 
 
 def _device(case: Mapping[str, Any], world: World) -> torch.device:

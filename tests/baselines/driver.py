@@ -7,6 +7,7 @@ as many forced host devices as ranks.
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import pickle
@@ -19,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from baselines import reference
 from baselines.interface import Outputs, World
 from harness.cases import Case
 
@@ -77,6 +79,36 @@ def run_ranks(cases: list[dict], folder: Path = CONFIGS, timeout: float = 240) -
     return [list(outputs) for outputs in zip(*per_rank, strict=True)]
 
 
+def errors(case: dict, outputs: list[Outputs]) -> dict[str, float]:
+    """Errors of a case's outputs against the reference, as the gate defines them; the worst rank counts."""
+    truth = reference.evaluate(case)
+    worst = {}
+    for name in ("loss", "scale_gradient", "bias_gradient"):
+        values = [getattr(out, name) for out in outputs]
+        if truth[name] is None:
+            assert values == [None] * len(values)
+            continue
+        worst[name] = max(abs(value - truth[name]) for value in values) / truth[f"{name}_scale"]
+    gradients = whole_gradients(outputs)
+    assert set(gradients) == set(truth["gradients"])
+    edges = [0, *case["prefixes"]]
+    worst["gradients"] = 0.0
+    for name, expected in truth["gradients"].items():
+        assert gradients[name].dtype == np.float32 and gradients[name].shape == expected.shape
+        assert not gradients[name][:, edges[-1] :].any()
+        for start, stop in itertools.pairwise(edges):
+            off = np.linalg.norm(gradients[name][:, start:stop] - expected[:, start:stop])
+            worst["gradients"] = max(worst["gradients"], off / np.linalg.norm(expected[:, start:stop]))
+    return worst
+
+
+def within(case: dict, outputs: list[Outputs], **limits: float) -> None:
+    """Assert that errors are within the gate's tolerances for peers in bf16, or tighter `limits`."""
+    found = errors(case, outputs)
+    allowed = {"loss": 5e-3, "gradients": 2e-2, "scale_gradient": 2e-3, "bias_gradient": 2e-3} | limits
+    assert all(found[name] <= allowed[name] for name in found), (case["system"], case["variant"], found)
+
+
 def whole_gradients(outputs: list[Outputs]) -> dict[str, np.ndarray]:
     """Every rank's gradient rows in global order."""
     ordered = sorted(outputs, key=lambda out: out.first_row)
@@ -89,6 +121,23 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
+def relayout(system: object, layout: str) -> None:
+    """Give a PyTorch system's embeddings other strides: `transposed` storage, or `sliced` out of a larger tensor."""
+    import torch
+
+    leaves = []
+    for leaf in system.leaves:
+        with torch.no_grad():
+            if layout == "transposed":
+                other = leaf.T.contiguous().T
+            else:
+                larger = torch.full((2 * len(leaf), leaf.shape[1] + 5), float("nan"), dtype=leaf.dtype)
+                other = larger[::2, 3:-2].copy_(leaf)
+        assert not other.is_contiguous()
+        leaves.append(other.detach().requires_grad_())
+    system.leaves = leaves
+
+
 def _main(scratch: str, rank: int, world_size: int) -> None:
     target, cases, _ = json.loads((Path(scratch) / "cases.json").read_text())
     adapter = load(target)
@@ -96,6 +145,8 @@ def _main(scratch: str, rank: int, world_size: int) -> None:
     for case in cases:
         system = adapter(case, World(rank, world_size, rank))
         system.build()
+        if case.get("test_layout"):
+            relayout(system, case["test_layout"])
         system.step()
         system.step()  # a second step must not add to the first
         system.synchronize()

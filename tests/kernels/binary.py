@@ -44,7 +44,11 @@ def flags(case):
 def run(*words, environment=None):
     """The finished process; never raises for an exit status."""
     return subprocess.run(
-        [str(BINARY), *map(str, words)], capture_output=True, text=True, timeout=300, env=os.environ | (environment or {})
+        [str(BINARY), *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | (environment or {}),
     )
 
 
@@ -53,9 +57,9 @@ def events_of(folder):
     return [json.loads(line) for line in (Path(folder) / "events.0.jsonl").read_text().splitlines()]
 
 
-def check(folder, case, *more):
+def check(folder, case, *more, check_flag="name=all"):
     """One step of `case` through the check action: its event, with the gradient arrays in place of file names."""
-    done = run("--folder", folder, *flags(case), "--actions", "check", "--check", "name=all", *more)
+    done = run("--folder", folder, *flags(case), "--actions", "check", "--check", check_flag, *more)
     assert done.returncode == 0, done.stderr
     events = events_of(folder)
     assert events[-1]["event"] == "end" and events[-1]["status"] == "ok"
@@ -67,6 +71,8 @@ def check(folder, case, *more):
 def live_inputs(case):
     """Global numbers of live rows, the sets' live rows in float64, and the labels of the first set's."""
     counts = case["live"] or [case["rows"]] * case["world_size"]
-    keep = np.concatenate([rank * case["rows"] + np.arange(count) for rank, count in enumerate(counts)]).astype(np.int64)
+    keep = np.concatenate([rank * case["rows"] + np.arange(count) for rank, count in enumerate(counts)]).astype(
+        np.int64
+    )
     sets = list(inputs.case_rows(case, 0, case["rows"] * case["world_size"]))
     return keep, [values[keep].astype(np.float64) for _, values, _ in sets], sets[0][2][keep]
