@@ -65,7 +65,7 @@ def executed_flops_per_rank(
     """FLOPs of the products a rank really runs, every row live.
 
     `ladder`: `one_pass` scores all prefixes in one product of width D, and one of width D gives each gradient;
-    `descending` scores D and then takes bands off again, which costs sum(P) of width, with gradients of width D;
+    `descending` scores D and then takes every band but the first off again, `2 D - p_1` of width, gradients of width D;
     `per_prefix` runs separate products of every prefix, forward and backward: sum(P) of width each.
     `own_block_once` (one set only): cells (i, j) and (j, i) of the block a rank scores against itself share one score,
     which saves `R R * width`. Raises ValueError for an unknown ladder, or `own_block_once` with two sets.
@@ -75,7 +75,7 @@ def executed_flops_per_rank(
     if own_block_once and not is_one_set(loss):
         raise ValueError(f"own_block_once needs a symmetric grid, and {loss} has two sets")
     widest, total = prefixes[-1], sum(prefixes)
-    score_width = widest if ladder == "one_pass" else total
+    score_width = {"one_pass": widest, "descending": 2 * widest - prefixes[0], "per_prefix": total}[ladder]
     gradient_width = total if ladder == "per_prefix" else widest
     cells = rows * rows * world_size
     gradient_products = 1 if is_one_set(loss) else 2

@@ -6,6 +6,7 @@ two cannot be compared. How it decides is in docs/metrics.md; every threshold is
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -130,6 +131,9 @@ def _check(options: dict[str, Any], known: Mapping[str, Any]) -> None:
     options["allow"] = tuple(options["allow"] or ())
     if options["format"] not in FORMATS:
         raise ConfigurationError(f"unknown format {options['format']!r}; known: {', '.join(FORMATS)}")
+    if not isinstance(options["overrides"], list):
+        raise ConfigurationError(f"overrides is {options['overrides']!r}; give a list, such as [allow_busy=true]")
+    options["overrides"] = [str(override) for override in options["overrides"]]
     for name in ("relative", "confirm"):
         if not isinstance(options[name], bool):
             raise ConfigurationError(f"{name} is {options[name]!r}; give true or false")
@@ -230,11 +234,11 @@ def _ratios(one: Row, other: Row, base: Side, new: Side, peer: str) -> tuple[Ran
 
 def compare_afresh(base: Side, options: Mapping[str, Any]) -> Comparison:
     """Measure BASE's cases now and compare. A change found is measured once more, and stands only if seen twice."""
-    first = compare(base, load(measure_again(base, base.rows, options), "new"), options)
+    first = compare(base, load(measure_again(base.rows, options), "new"), options)
     changed = [finding for finding in first.findings if finding.verdict in (verdicts.SLOWER, verdicts.FASTER)]
     if not options["confirm"] or not changed:
         return first
-    again = load(measure_again(base, [finding.base for finding in changed], options), "new")
+    again = load(measure_again([finding.base for finding in changed], options), "new")
     second = compare(Side(base.path, [finding.base for finding in changed], base.environment), again, options)
     return replace(first, findings=confirmed(first.findings, second.findings))
 
@@ -255,9 +259,13 @@ def confirmed(first: Sequence[Finding], second: Sequence[Finding]) -> list[Findi
     return list(first)
 
 
-def measure_again(base: Side, rows: Sequence[Row], options: Mapping[str, Any]) -> Path:
-    """Measure the cases of these rows on this machine; returns the run's folder."""
-    raise ConfigurationError("give new=<rows.csv>; measuring afresh needs the campaign runner")
+def measure_again(rows: Sequence[Row], options: Mapping[str, Any]) -> Path:
+    """Measure the cases of these rows on this machine; returns the run's folder. Its progress goes to stderr."""
+    from harness import remeasure
+
+    overrides = [f"results={Path(options['results']).resolve()}", "resume=false", *options["overrides"]]
+    with contextlib.redirect_stdout(sys.stderr):
+        return remeasure.measure_rows(rows, options["rounds"], overrides)
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ def run_conditions(environment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_differences(base: Mapping[str, Any], new: Mapping[str, Any], allow: Iterable[str] = ()) -> Iterable[tuple]:
-    """As row_differences, for what holds for a whole run. A package that only one side has is a difference too."""
+    """As row_differences, for what holds for a whole run. Packages that only one side records are not_recorded()'s."""
     one, other = run_conditions(base), run_conditions(new)
     for condition in RUN_CONDITIONS:
         if condition in allow or condition not in one or condition not in other:
@@ -162,8 +162,8 @@ def run_differences(base: Mapping[str, Any], new: Mapping[str, Any], allow: Iter
             if one[condition] != other[condition]:
                 yield condition, str(one[condition]), str(other[condition])
             continue
-        for package in sorted({*one["versions"], *other["versions"]}):
-            before, after = (side["versions"].get(package, "not installed") for side in (one, other))
+        for package in sorted({*one["versions"]} & {*other["versions"]}):
+            before, after = one["versions"][package], other["versions"][package]
             if before != after:
                 yield "versions", f"{package} {before}", f"{package} {after}"
 
@@ -171,7 +171,12 @@ def run_differences(base: Mapping[str, Any], new: Mapping[str, Any], allow: Iter
 def not_recorded(base: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Conditions that only one side recorded: they could not be compared."""
     one, other = run_conditions(base), run_conditions(new)
-    return [f"{name} is not recorded in {'NEW' if name in one else 'BASE'}" for name in sorted({*one} ^ {*other})]
+    notes = [f"{name} is not recorded in {'NEW' if name in one else 'BASE'}" for name in sorted({*one} ^ {*other})]
+    packages = [side.get("versions", {}) for side in (one, other)]
+    if all(packages):
+        for name in sorted({*packages[0]} ^ {*packages[1]}):
+            notes.append(f"the version of {name} is recorded in {'BASE' if name in packages[0] else 'NEW'} only")
+    return notes
 
 
 def time_range(row: Row) -> Range | None:

@@ -12,7 +12,7 @@ from reports import plots
 from reports.facts import headline_shapes
 from reports.measured import PRODUCTS, Shape, shapes
 from reports.plots import Series
-from reports.store import Results, Row, number
+from reports.store import PUBLISHED, Results, Row, number
 from reports.text import (
     live_rows,
     memory_bytes_of,
@@ -90,10 +90,18 @@ def memory_quantity(column: str) -> Quantity:
 def all_charts(results: Results) -> dict[str, list[Chart]]:
     """Charts by section of the page: `published`, `footprint`, and one list for each measured run's slug."""
     boxes = shapes(results.article)
+    places = [box.place for box in boxes]
     charts = {
         "published": [
-            _panels("published-time", "Step time against R, as published", boxes, [TIME] * len(boxes)),
-            _panels("published-memory", "Memory against R, as published", boxes, [PUBLISHED_MEMORY] * len(boxes)),
+            _panels("published-time", "Step time against R, as published", boxes, [TIME] * len(boxes), places, True),
+            _panels(
+                "published-memory",
+                "Memory against R, as published",
+                boxes,
+                [PUBLISHED_MEMORY] * len(boxes),
+                places,
+                True,
+            ),
             one_box_against_two(results.loss_step),
             *(throughput(f"published-throughput-{box.world_size}", box) for box in boxes),
         ],
@@ -108,18 +116,25 @@ def measured(shape: Shape) -> list[Chart]:
     """Time and memory, and the two rates, of one shape; nothing when no row has a time."""
     if not any(row["status"] == "ok" and row["best_seconds"] for row in shape.rows):
         return []
-    where = f"{shape.place}, {shape.setting}"
     memory = memory_quantity(shape.memory_column)
-    charts = [
-        _panels(f"time-memory-{shape.id}", f"Step time and memory: {where}", [shape] * 2, [TIME, memory], False),
+    known = [each for each in (TIME, memory) if any(series.points for series in series_of(shape, each))]
+    title = f"Step time and memory: {shape.place}, {shape.setting}"
+    names = [each.name for each in known]
+    return [
+        _panels(f"time-memory-{shape.id}", title, [shape] * len(known), known, names),
         throughput(f"throughput-{shape.id}", shape),
     ]
-    return charts
 
 
 def throughput(name: str, shape: Shape) -> Chart:
     """Cells and distinct pairs per second against R."""
-    return _panels(name, f"Cells and distinct pairs per second: {shape.place}", [shape] * 2, [CELLS, PAIRS], False)
+    return _panels(
+        name,
+        f"Cells and distinct pairs per second: {shape.place}",
+        [shape] * 2,
+        [CELLS, PAIRS],
+        [CELLS.name, PAIRS.name],
+    )
 
 
 def series_of(shape: Shape, quantity: Quantity) -> list[Series]:
@@ -148,10 +163,10 @@ def _panels(
     title: str,
     shown: Sequence[Shape],
     quantities: Sequence[Quantity],
-    by_place: bool = True,
-    scale_shared: bool = True,
+    headings: Sequence[str],
+    scale_shared: bool = False,
 ) -> Chart:
-    """Panels side by side. `by_place`: a panel per machine, on one scale; else a panel per quantity."""
+    """Panels side by side, a shape and a quantity each. `scale_shared`: one upright scale, so that heights compare."""
     height = _height([len(shape.labels) for shape in shown])
     all_series = [series_of(shape, quantity) for shape, quantity in zip(shown, quantities, strict=True)]
 
@@ -165,9 +180,9 @@ def _panels(
             plots.lines(axes, series, quantity.tick, f"R, {words} per rank")
             crosses = sorted({status for each in series for _, status in each.failures})
             unit = f"{quantity.unit} · cross: {', '.join(crosses)}" if crosses else quantity.unit
-            plots.heading(axes, shape.place if by_place else quantity.name, unit)
+            plots.heading(axes, headings[index], unit)
             axes_drawn.append(axes)
-        if by_place and scale_shared and len(axes_drawn) > 1:
+        if scale_shared:
             _share_scale(axes_drawn, all_series)
 
     says = [
@@ -270,4 +285,5 @@ def headline(results: Results) -> Chart:
     shown += sorted(found, key=lambda shape: (shape.device == "cuda", shape.world_size, shape.run.run_id))[-1:]
     if len(shown) == 1:
         shown = article[:2]
-    return _panels("headline", "Best loss-step time against R", shown, [TIME] * len(shown), scale_shared=False)
+    headings = [f"{each.place}, {'as published' if each.run.protocol == PUBLISHED else 'measured'}" for each in shown]
+    return _panels("headline", "Best loss-step time against R", shown, [TIME] * len(shown), headings)

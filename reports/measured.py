@@ -55,9 +55,11 @@ class Shape:
 
     @property
     def place(self) -> str:
-        """`1x CPU`, `8x NVIDIA H200, 1 box`."""
+        """`8x NVIDIA H200`, `16x B300 SXM6, 2 boxes`, `2 ranks on AMD EPYC`."""
         name = next((row["device_name"] for row in self.rows if row["device_name"]), self.device.upper())
         boxes = f", {self.nodes} boxes" if self.nodes > 1 else ""
+        if self.device == "cpu":
+            return f"{self.world_size} rank{'s' if self.world_size > 1 else ''} on {name}{boxes}"
         return f"{self.world_size}x {name}{boxes}"
 
     @property
@@ -129,7 +131,7 @@ def loss_step(shape: Shape) -> Table:
     return Table(
         id=f"measured-{shape.id}",
         title=f"{shape.place}: best loss-step time, then memory per rank ({shape.setting})",
-        columns=(Column(f"{shape.world_size}x {shape.device.upper()}"), *(Column(name, RIGHT) for name in series)),
+        columns=(Column(shape.place), *(Column(name, RIGHT) for name in series)),
         rows=tuple(body),
         note=f"{shape.run.title}. Memory: {MEMORY_FIGURES[shape.memory_column]} (`{shape.memory_column}`).",
         emphasis=frozenset(emphasis),

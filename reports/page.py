@@ -5,12 +5,12 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from reports import claims, measured, published
 from reports.store import Results, Run
-from reports.table import Table
+from reports.table import Table, prose
 
 _CSS = Path(__file__).with_name("page.css")
 TITLE = "ScalingContrasts: contrastive losses, published and measured"
@@ -25,7 +25,7 @@ class Section:
     short: str
     paragraphs: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
-    folded: tuple[Table, ...] = field(default=(), metadata={"why": "long tables, shut until asked for"})
+    folded: tuple[Table, ...] = ()  # long tables, shut until asked for
 
 
 def sections(results: Results) -> list[Section]:
@@ -115,7 +115,7 @@ def page(found: Sequence[Section], charts: Mapping[str, Sequence], facts: Sequen
     """The HTML page. `charts` maps a section's id to its charts (reports.charts.Chart)."""
     links = "".join(f'<li><a href="#{s.id}">{html.escape(s.short)}</a></li>' for s in found)
     body = "\n".join(_section(section, charts.get(section.id, ())) for section in found)
-    listed = "".join(f"<li>{html.escape(fact)}</li>" for fact in facts)
+    listed = "".join(f"<li>{prose(fact)}</li>" for fact in facts)
     left_out = "".join(f"<li>{html.escape(remark)}</li>" for remark in remarks)
     not_shown = f"<details><summary>Not shown</summary><ul>{left_out}</ul></details>" if remarks else ""
     return (
@@ -135,7 +135,7 @@ def page(found: Sequence[Section], charts: Mapping[str, Sequence], facts: Sequen
 
 def _section(section: Section, charts: Sequence) -> str:
     parts = [f'<section id="{section.id}">\n<h2>{html.escape(section.title)}</h2>']
-    parts += [f"<p>{html.escape(paragraph)}</p>" for paragraph in section.paragraphs]
+    parts += [f"<p>{prose(paragraph)}</p>" for paragraph in section.paragraphs]
     parts += [_verdicts(table.html()) for table in section.tables]
     parts += [_chart(chart) for chart in charts]
     for table in section.folded:

@@ -206,6 +206,7 @@ def _end_labels(axes: Axes, series: Sequence[Series]) -> None:
         elif last_point:
             wanted.append(((math.log10(last_point[0][1]) - low) / (high - low) * height, each.label, each))
     wanted.sort(key=lambda entry: entry[:2])
+    wanted = [(y, text if len(text) <= _LABEL else text[: _LABEL - 1] + "…", each) for y, text, each in wanted]
     for y, (_, text, each) in zip(spread([entry[0] for entry in wanted], _LINE, height + 6), wanted, strict=True):
         axes.annotate(
             text,

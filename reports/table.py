@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import io
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -55,7 +56,7 @@ class Table:
         """`<figure>` with a caption, the table in a box that scrolls sideways, and the note."""
         head = "".join(f'<th scope="col" class="{c.align}">{html.escape(c.name)}</th>' for c in self.columns)
         body = "\n".join(self._html_row(index, row) for index, row in enumerate(self.rows))
-        note = f'\n<p class="note">{html.escape(self.note)}</p>' if self.note else ""
+        note = f'\n<p class="note">{prose(self.note)}</p>' if self.note else ""
         return (
             f'<figure class="table" id="table-{self.id}">\n<figcaption>{html.escape(self.title)}</figcaption>\n'
             f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(self.title, quote=True)}">\n'
@@ -70,6 +71,12 @@ class Table:
             tag = 'th scope="row"' if place == 0 else "td"
             cells.append(f'<{tag} class="{classes}">{html.escape(text)}</{tag[:2]}>')
         return f"<tr>{''.join(cells)}</tr>"
+
+
+def prose(text: str) -> str:
+    """HTML of a sentence: `code` set as code, addresses as links."""
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+    return re.sub(r"https://[^\s,;<]*[^\s,;<.]", lambda found: f'<a href="{found[0]}">{found[0]}</a>', text)
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -170,19 +170,17 @@ def pip_install(folder: Path, group: str, lock: int) -> None:
 
     def progress(line: str) -> str | None:
         nonlocal seen
-        if line.startswith(("Collecting ", "Requirement already")):
+        if line.startswith(("Collecting ", "Requirement already satisfied: ")):
             seen += 1
-            name = line.replace("Requirement already satisfied: ", "").split()[-1 if line.startswith("C") else 0]
+            name = line.removeprefix("Collecting ").removeprefix("Requirement already satisfied: ").split()[0]
             return f"[{seen}/{total}] {name}"
-        if line.startswith("Installing collected packages"):
-            return "unpacking (takes a minute or two)"
-        return None
+        return f"unpacking {total}" if line.startswith("Installing collected packages") else None
 
     say(f"installing {total} package{'s' if total != 1 else ''} of {group}.txt")
     command = [folder / "bin" / "python", "-m", "pip", "install", "--require-hashes", "--no-deps"]
     command += ["--no-build-isolation", "--no-input", "--disable-pip-version-check", "-r", requirements]
     try:
-        logged(command, folder / "setup.log", progress, keep_open=[lock])
+        logged(f"installing {group}.txt", command, folder / "setup.log", progress, keep_open=[lock])
     except SetupError as problem:
         raise SetupError(
             f"{problem}\nWithout a network, use packages that are already there: make bench PYTHON=python3 VENV=none"

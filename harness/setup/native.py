@@ -80,7 +80,7 @@ def build(options: Mapping[str, str], interpreter: Path) -> None:
         if not options.get("CMAKE_BUILD_PARALLEL_LEVEL"):
             command += ["--parallel", str(len(os.sched_getaffinity(0)))]
         begin = time.monotonic()
-        logged(command, log, compile_progress, environment)
+        logged("the native build", command, log, compile_progress, environment)
         if time.monotonic() - begin > 2:
             say(f"native build done ({time.monotonic() - begin:.0f} s)")
 
@@ -90,12 +90,21 @@ def compile_progress(line: str) -> str | None:
     return line.strip() if re.match(r"\[\s*\d+(/\d+|%)\]", line) else None
 
 
+def is_configured(record: Path, wanted: Mapping[str, str]) -> bool:
+    """Whether the last configure step was for `wanted`, with tools that are still there. A torn record is none."""
+    try:
+        last = json.loads(record.read_text())
+        return last["wanted"] == wanted and all(map(os.path.exists, last["tools"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def configure(cmake: str, ninja: str | None, environment: Mapping[str, str], log: Path) -> None:
-    """Run CMake's configure step, afresh when the folder, the tools or the options are not those of the last time."""
-    wanted = {"source": str(ROOT), "cmake": cmake, "ninja": ninja}
+    """Run CMake's configure step, afresh when the folder or the compilers are not those of the last time."""
+    wanted = {"source": str(ROOT)}
     wanted |= {name: environment.get(name, "") for name in ("CXX", "CUDACXX", "CMAKE_ARGS")}
     record = BUILD / FINGERPRINT
-    if record.exists() and record.read_text() == json.dumps(wanted):
+    if is_configured(record, wanted):
         return
     record.unlink(missing_ok=True)
     (BUILD / "CMakeCache.txt").unlink(missing_ok=True)
@@ -104,11 +113,14 @@ def configure(cmake: str, ninja: str | None, environment: Mapping[str, str], log
     say(f"configuring the native build ({nvcc or 'no CUDA compiler: without the GPU engines'})")
     command = [cmake, "-S", ROOT / "kernels", "-B", BUILD, "-DCMAKE_BUILD_TYPE=Release"]
     command += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []
-    logged([*command, *shlex.split(environment.get("CMAKE_ARGS", ""))], log, environment=environment)
+    command += shlex.split(environment.get("CMAKE_ARGS", ""))
+    logged("configuring the native build", command, log, environment=environment)
     cache = BUILD / "CMakeCache.txt"
     if nvcc and cache.exists() and re.search(r"^CMAKE_CUDA_COMPILER:\w+=.*NOTFOUND", cache.read_text(), re.MULTILINE):
         say(f"{nvcc} does not work here; building without the GPU engines ({log.relative_to(ROOT)} says why)")
-    record.write_text(json.dumps(wanted))
+    text = json.dumps({"wanted": wanted, "tools": [path for path in (cmake, ninja) if path]})
+    record.with_suffix(".tmp").write_text(text)
+    os.replace(record.with_suffix(".tmp"), record)  # there in full or not at all
 
 
 def build_or_explain(options: Mapping[str, str], interpreter: Path) -> None:

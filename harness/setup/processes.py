@@ -47,6 +47,7 @@ def foreground(command: Sequence[str | os.PathLike], environment: Mapping[str, s
 
 
 def logged(
+    what: str,
     command: Sequence[str | os.PathLike],
     log: Path,
     progress: Callable[[str], str | None] = lambda line: None,
@@ -56,7 +57,7 @@ def logged(
     """Run a command with its output appended to `log`. `progress` turns an output line into the status shown, or None.
 
     On a terminal the status is one line that is rewritten. File descriptors in `keep_open` are inherited, so that a
-    lock outlives this process for as long as the child still writes. Raises SetupError with the log's end on failure.
+    lock outlives this process while the child still writes. Raises SetupError with the log's end if `what` fails.
     """
     words = [os.fspath(word) for word in command]
     live = sys.stderr.isatty()
@@ -89,10 +90,10 @@ def logged(
             if live:
                 print("\r\033[K", end="", file=sys.stderr, flush=True)
     if code:
-        raise SetupError(f"{Path(words[0]).name} failed (exit code {code}); the end of {log}:\n{tail(log)}")
+        raise SetupError(f"{what} failed (exit code {code}); the end of {log}:\n{tail(log)}")
 
 
-def tail(log: Path, lines: int = 25) -> str:
+def tail(log: Path, lines: int = 15) -> str:
     """The last lines of a log, indented."""
     text = log.read_text(encoding="utf-8", errors="replace").splitlines()
     return "\n".join(f"  {line}" for line in text[-lines:])

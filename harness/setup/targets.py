@@ -106,7 +106,7 @@ def clang_format(interpreter: Path, *arguments: str) -> list[str | Path]:
     if not program:
         raise SetupError(f"no clang-format beside {interpreter} or on PATH")
     files = [path for top in ("kernels", "examples", "tests") for path in (ROOT / top).rglob("*")]
-    sources = sorted(path for path in files if path.suffix in (".hpp", ".cpp", ".h", ".cu", ".cuh"))
+    sources = sorted(path for path in files if path.suffix in (".hpp", ".inl", ".cpp", ".h", ".cu", ".cuh"))
     return [program, *arguments, *sources] if sources else []
 
 

@@ -62,7 +62,7 @@ std::int64_t to_count(std::string const& what, std::string const& text, std::int
     return value;
 }
 
-double to_real(std::string const& what, std::string const& text) { return to_number<double>(what, text, -1e30, 1e30); }
+double to_real(std::string const& what, std::string const& text) { return to_number<double>(what, text, -1e300, 1e300); }
 
 double to_seconds(std::string const& what, std::string const& text) { return to_number<double>(what, text, 0, 1e9); }
 

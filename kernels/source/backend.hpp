@@ -29,7 +29,7 @@ struct memory_t {
 };
 
 /// One problem on the devices of one kind, `problem.world_size` of them, driven by one host thread.
-/// Every member may throw error_t (with its status), std::bad_alloc counts as out_of_memory.
+/// Every member may throw failure_t (with its status), std::bad_alloc counts as out_of_memory.
 class backend_t {
   public:
     virtual ~backend_t() = default;

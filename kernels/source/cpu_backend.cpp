@@ -100,14 +100,14 @@ std::string processor_name() {
 std::string unsupported(problem_t const& problem, run_options_t const& options) {
     try {
         cpu::pick(options.engine);
-    } catch (error_t const& reason) {
+    } catch (failure_t const& reason) {
         return reason.what();
     }
     // Inputs, gradients and the fp32 accumulator; Linux would rather kill a process than refuse it memory.
     std::int64_t const bytes = sets_of(problem.loss) * problem.world_size * problem.rows * problem.dims * 10;
     auto const available = available_bytes();
     if (available && bytes > *available)
-        throw error_t(status_t::out_of_memory_k, "needs about " + std::to_string(bytes >> 20) + " MiB, " +
+        throw failure_t(status_t::out_of_memory_k, "needs about " + std::to_string(bytes >> 20) + " MiB, " +
                                                      std::to_string(*available >> 20) + " MiB are available");
     return "";
 }

@@ -127,7 +127,7 @@ class run_t {
         std::string reason = factory_.unsupported(problem, arguments_.run);
         if (arguments_.dtype != "bfloat16") reason = "embeddings are bfloat16 only";
         if (arguments_.nodes > 1) reason = "one machine only for now";
-        if (!reason.empty()) throw error_t(status_t::unsupported_k, reason);
+        if (!reason.empty()) throw failure_t(status_t::unsupported_k, reason);
     }
     std::unique_ptr<backend_t> make(problem_t const& problem) const {
         require_supported(problem);
@@ -138,11 +138,11 @@ class run_t {
     }
     void require_time() const {
         if (arguments_.deadline_seconds > 0 && seconds_now() - start_ > arguments_.deadline_seconds)
-            throw error_t(status_t::timeout_k, "the deadline passed");
+            throw failure_t(status_t::timeout_k, "the deadline passed");
     }
     static void require_finite(scalars_t const& scalars) {
         if (!std::isfinite(scalars.loss) || !std::isfinite(scalars.scale_gradient) || !std::isfinite(scalars.bias_gradient))
-            throw error_t(status_t::nonfinite_k, "the loss or a gradient is not finite");
+            throw failure_t(status_t::nonfinite_k, "the loss or a gradient is not finite");
     }
 
     void run_check(check_t const& check) {
@@ -261,7 +261,7 @@ int run_case(arguments_t const& given) {
     try {
         auto const summary = run_t(arguments, reporter).run();
         if (!arguments.events) print_summary(arguments, summary);
-    } catch (error_t const& problem) {
+    } catch (failure_t const& problem) {
         status = problem.status, reason = problem.what();
     } catch (std::bad_alloc const&) {
         status = status_t::out_of_memory_k, reason = "an allocation was refused";

@@ -57,9 +57,9 @@ def events_of(folder):
     return [json.loads(line) for line in (Path(folder) / "events.0.jsonl").read_text().splitlines()]
 
 
-def check(folder, case, *more):
+def check(folder, case, *more, check_flag="name=all"):
     """One step of `case` through the check action: its event, with the gradient arrays in place of file names."""
-    done = run("--folder", folder, *flags(case), "--actions", "check", "--check", "name=all", *more)
+    done = run("--folder", folder, *flags(case), "--actions", "check", "--check", check_flag, *more)
     assert done.returncode == 0, done.stderr
     events = events_of(folder)
     assert events[-1]["event"] == "end" and events[-1]["status"] == "ok"

@@ -55,9 +55,11 @@ def evaluate(case, sets, labels):
             row_log = row_max + np.log(np.exp(logits - row_max[:, None]).sum(1))
             column_log = column_max + np.log(np.exp(logits - column_max[None, :]).sum(0))
             loss = (np.mean(row_log - np.diag(logits)) + np.mean(column_log - np.diag(logits))) / 2
-            slopes = (np.exp(logits - row_log[:, None]) + np.exp(logits - column_log[None, :]) - 2 * np.eye(n)) / (
-                2 * n
-            )
+            rows, columns = np.exp(logits - row_log[:, None]), np.exp(logits - column_log[None, :])
+            # softmax - 1 at the positive is minus the sum of the others: no cancellation where it is nearly 1
+            np.fill_diagonal(rows, 0)
+            np.fill_diagonal(columns, 0)
+            slopes = (rows + columns - np.diag(rows.sum(1) + columns.sum(0))) / (2 * n)
         else:
             logits = scale * cosine + bias
             sign = np.where(positive, 1, -1)

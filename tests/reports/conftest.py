@@ -4,11 +4,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from made_up_results import add_run, quick_rows
 
 from reports import store
 from reports.__main__ import main
 from reports.measured import shapes
+from tests.reports.made_up_results import add_run, quick_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 

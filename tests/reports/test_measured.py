@@ -1,8 +1,7 @@
 """Tables of measured runs, from rows made up in conftest.py with round numbers."""
 
-from made_up_results import add_run, quick_rows, row
-
 from reports import claims, measured, published, store
+from tests.reports.made_up_results import add_run, quick_rows, row
 
 
 def lines(table):
@@ -12,7 +11,7 @@ def lines(table):
 def test_the_articles_shape_for_a_measured_machine(measured_shape):
     table = measured.loss_step(measured_shape)
     assert [column.name for column in table.columns] == [
-        "1x CPU",
+        "1 rank on Some CPU",
         "native one_set",
         "native two_set",
         "big_vision jit_sharded",

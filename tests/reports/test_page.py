@@ -11,6 +11,7 @@ import pytest
 
 from reports import page, readme, store
 from reports.__main__ import main
+from tests.reports.made_up_results import add_run, row
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,7 +26,7 @@ def test_two_processes_render_the_same_bytes(measured, tmp_path):
         target = tmp_path / f"out{number}"
         settings = tmp_path / f"settings{number}"
         settings.mkdir()
-        (settings / "matplotlibrc").write_text(f"font.size: {8 + 9 * number}\nsvg.fonttype: path\n")
+        (settings / "matplotlibrc").write_text(f"axes.linewidth: {1 + 4 * number}\nfont.size: {8 + 9 * number}\n")
         environment = os.environ | {"PYTHONHASHSEED": seed, "LC_ALL": locale, "PYTHONPATH": str(ROOT)}
         environment |= {"MPLCONFIGDIR": str(settings), "TZ": f"UTC{number}", "SOURCE_DATE_EPOCH": str(number * 10**9)}
         command = [sys.executable, "-m", "reports", "--results", str(measured), "--out", str(target)]
@@ -132,7 +133,10 @@ def test_readme_headline(measured, tmp_path, capsys):
     text = place.read_text(encoding="utf-8")
     assert text.startswith("# Title\n") and text.endswith("\n\nRest\n") and "old" not in text
     assert "| 8x B300 (the article) | 16384 | 39.0 ms · 2.95 GB | big_vision | 106 ms · 60.8 GB | 2.7x |" in text
-    assert "| cpu-test-2c (1x Some CPU) | 512 | 4.00 ms · 2.0 MB | open_clip bidir | 36.0 ms · 40 MB | 9.0x |" in text
+    assert (
+        "| cpu-test-2c (1 rank on Some CPU) | 512 | 4.00 ms · 2.0 MB | open_clip bidir | 36.0 ms · 40 MB | 9.0x |"
+        in text
+    )
     assert (tmp_path / readme.PICTURE).is_file()
     (tmp_path / readme.PICTURE).write_text("changed")
     capsys.readouterr()
@@ -158,3 +162,29 @@ def test_sections_use_each_table_once(measured):
     found = page.sections(store.load(measured))
     ids = [table.id for section in found for table in (*section.tables, *section.folded)]
     assert len(ids) == len(set(ids))
+
+
+OURS = ("native", "one_set_sigmoid", "one_set")
+FAILED = {"status": "crashed", "reason": "signal 11 | <b>"}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [row(*OURS, 256, status="unsupported", reason="no compiler")],
+        [row(*OURS, 256, 1.0, 2)],
+        [row(*OURS, 256, 1.0), row(*OURS, 512, 2.0)],  # memory not known
+        [row(*OURS, 256, 1.0, 2, world_size=2, live="256 3")],
+        [row(*OURS, 256, 1.0), row("someone_new", "a_new_loss", "a|b <i>", 256, **FAILED)],
+        [row(*OURS, 2**power, 2**power / 100, 2**power) for power in range(4, 18)],
+        [row(f"system_{n:02}", "two_set_sigmoid", "v", 2**p, n + 1.0, 9) for n in range(25) for p in (8, 9)],
+    ],
+    ids=["nothing ran", "one size", "no memory", "ragged", "unknown names", "many sizes", "many systems"],
+)
+def test_unusual_runs_render_too(results, tmp_path, rows):
+    add_run(results, "m", "quick", "20260101T000000Z-aaaa", rows)
+    assert main(["--results", str(results), "--out", str(tmp_path / "out")]) == 0
+    text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert "<i>" not in text and "<b>" not in text
+    for path in (tmp_path / "out" / "charts").glob("*.svg"):
+        xml.parse(path)

@@ -1,10 +1,10 @@
 """What is read, what is shown, and what is refused with one line."""
 
 import pytest
-from made_up_results import add_run, quick_rows, row
 
 from reports import store
 from reports.__main__ import main
+from tests.reports.made_up_results import add_run, quick_rows, row
 
 CASES = [
     ("article_loss_step.csv", "", "empty file, no header"),

@@ -6,6 +6,7 @@ import pytest
 
 from reports import text
 from reports.plots import spread
+from reports.table import prose
 
 
 @pytest.mark.parametrize(
@@ -65,3 +66,10 @@ def test_labels_are_pushed_apart_and_keep_their_order():
     assert all(b - a >= 10 - 1e-6 for a, b in pairwise(places))
     assert places[3] == 100.0
     assert max(spread([195.0, 196.0, 197.0], 10, 200)) <= 200
+
+
+def test_notes_become_html():
+    assert prose("`a_b` < c, https://example.org/x/, table 1. See https://example.org.") == (
+        '<code>a_b</code> &lt; c, <a href="https://example.org/x/">https://example.org/x/</a>, table 1. '
+        'See <a href="https://example.org">https://example.org</a>.'
+    )

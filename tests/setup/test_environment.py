@@ -1,5 +1,6 @@
 """The virtual environment: trusted only when finished, made once, two set-ups wait, hashes are enforced."""
 
+import errno
 import hashlib
 import json
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.setup import environment
+from harness.setup import environment, processes
 from harness.setup.processes import SetupError
 from tests.setup.project import ROOT
 
@@ -105,6 +106,16 @@ def test_two_setups_at_once_wait_for_each_other(places):
     assert (first.returncode, second.returncode) == (0, 0)
     assert f"waiting for process {first.pid} on " in said
     assert events(log) == ["begin build", "end build", "begin base", "end base", "ready", "ready"]
+
+
+def test_a_filesystem_without_locks_is_said_and_no_obstacle(places, monkeypatch, capsys):
+    def flock(descriptor, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(processes.fcntl, "flock", flock)
+    with processes.exclusive(places[0].with_suffix(".lock"), "the environment"):
+        pass
+    assert "has no file locks" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -133,9 +133,12 @@ def test_the_build_is_configured_once_and_again_when_the_compiler_changes(builda
         assert buildable.make("native", "VENV=none").returncode == 0
     kinds = ["configure" if "-S" in call else "build" for call in buildable.cmake_calls()]
     assert kinds == ["configure", "build", "build"]
+    (buildable.root / "build" / "configured.json").write_text("{}")
+    assert buildable.make("native", "VENV=none").returncode == 0
+    assert "-S" in buildable.cmake_calls()[3]
     buildable.add_program("other-c++", "#!/bin/sh\nexit 0\n")
     assert buildable.make("native", "VENV=none", CXX="other-c++", CMAKE_ARGS="-DX='a b'").returncode == 0
-    assert "-DX=a b" in buildable.cmake_calls()[3]
+    assert "-DX=a b" in buildable.cmake_calls()[5]
 
 
 def test_the_cuda_compiler_of_the_environment_is_found_and_completed(tmp_path: Path, monkeypatch):
@@ -149,6 +152,16 @@ def test_the_cuda_compiler_of_the_environment_is_found_and_completed(tmp_path: P
         assert native.find_nvcc({}, interpreter) == str(toolkit / "bin" / "nvcc")
     assert (toolkit / "lib64" / "libcudart.so").resolve() == toolkit / "lib" / "libcudart.so.13"
     assert native.find_nvcc({"CUDACXX": "mine"}, interpreter) == "mine"
+
+
+def test_programs_are_found_inside_their_package_so_that_an_environment_can_be_moved(tmp_path: Path):
+    inside, script = tmp_path / "lib/python3.11/site-packages/cmake/data/bin/cmake", tmp_path / "bin" / "cmake"
+    for path in (script, inside):
+        path.parent.mkdir(parents=True)
+        path.touch(mode=0o755)
+    assert native.tool("cmake", tmp_path / "bin" / "python") == str(inside)
+    inside.unlink()
+    assert native.tool("cmake", tmp_path / "bin" / "python") == str(script)
 
 
 def test_a_failed_build_stops_the_bench_and_shows_why(buildable: Project):

@@ -21,7 +21,7 @@ struct set_t {
 
 class step_t {
   public:
-    /// Throws std::invalid_argument for an impossible problem, error_t for an engine this machine lacks, std::bad_alloc.
+    /// Throws std::invalid_argument for an impossible problem, failure_t for an engine this machine lacks, std::bad_alloc.
     /// `sets[device * sets_of(loss) + set]` must outlive the step.
     step_t(problem_t const& problem, std::vector<set_t> sets, int threads = 1, std::string const& engine = "auto")
         : problem_(problem), sets_(std::move(sets)), kernels_(cpu::pick(engine)), ladder_(make_ladder(problem)),
@@ -74,8 +74,7 @@ class step_t {
     cpu::block_t make_block(cpu::objective_t objective, bool counts_loss, bool symmetric, bool both) const;
     void visit(cpu::objective_t objective, int device, int peer);
     void add_self_pairs(int device);
-    template <class gradient_t>
-    void write_row(cpu::side_t const& side, std::int64_t row, gradient_t* out) const;
+    void write_row(cpu::side_t const& side, std::int64_t row, void* out) const;
 
     problem_t problem_;
     std::vector<set_t> sets_;
@@ -122,7 +121,8 @@ inline cpu::side_t step_t::make_side(int device, int set) const {
     side.sums = buffer_t<float>(statistics);
     if (problem_.loss == loss_t::info_nce_k) {
         side.greatest = buffer_t<float>(statistics);
-        side.total = buffer_t<float>(statistics);
+        side.rest = buffer_t<float>(statistics);
+        side.own = buffer_t<float>(statistics);
         side.log_sums = buffer_t<float>(statistics);
     }
     if (problem_.gradient_type == gradient_type_t::float32_k && ladder_.panels_are_columns()) {
@@ -141,7 +141,7 @@ inline void step_t::begin(int device) {
     for (int set = 0; set < set_count(); ++set) {
         cpu::side_t& s = side(device, set);
         s.sums.zero();
-        s.total.zero();
+        s.rest.zero();
         for (std::size_t i = 0; i < s.greatest.size(); ++i) s.greatest[i] = -1e30f;
         auto const width = static_cast<std::size_t>(ladder_.panels() * cpu::panel_k);
         int const parts = static_cast<int>((s.x.rows + cpu::task_k - 1) / cpu::task_k);
@@ -195,18 +195,22 @@ inline void step_t::score(int device, int peer) {
 inline void step_t::gather(int device, int peer) {
     visit(cpu::objective_t::statistics_k, device, peer);
     if (peer != (device + problem_.world_size - 1) % problem_.world_size) return;  // the last one of the ring
+    // Each row's loss is log(1 + rest / own) in the exponentials' terms: exact also where the positive dominates.
     double sum = 0;
     for (int set = 0; set < 2; ++set) {
         cpu::side_t& s = side(device, set);
         for (int p = 0; p < ladder_.count; ++p)
             for (std::int64_t row = 0; row < s.x.rows; ++row) {
                 auto const at = static_cast<std::size_t>(p * s.padded + row);
-                double const log_total = std::log2(static_cast<double>(s.total[at]));
-                s.log_sums[at] = s.greatest[at] + static_cast<float>(log_total);
-                sum += static_cast<double>(ladder_.weights[static_cast<std::size_t>(p)]) * log_total;
+                double const below = static_cast<double>(s.greatest[at]) - static_cast<double>(s.own[at]);
+                double const rest = static_cast<double>(s.rest[at]), whole = rest + std::exp2(-below);
+                double const log_whole = below == 0 ? std::log1p(rest) : std::log(whole);
+                sum += static_cast<double>(ladder_.weights[static_cast<std::size_t>(p)]) * (below * std::log(2.0) + log_whole);
+                s.log_sums[at] = s.greatest[at] + static_cast<float>(log_whole / std::log(2.0));
+                s.rest[at] = static_cast<float>(rest / whole);
             }
     }
-    sums_[static_cast<std::size_t>(device)] = {sum * static_cast<double>(ln2_k) / (2.0 * static_cast<double>(problem_.live_rows())), 0, 0};
+    sums_[static_cast<std::size_t>(device)] = {sum / (2.0 * static_cast<double>(problem_.live_rows())), 0, 0};
 }
 
 /// Cells (i, i): cosine 1 whatever the row, so they have no gradient but dt and db.
@@ -227,24 +231,14 @@ inline void step_t::add_self_pairs(int device) {
     }
 }
 
-template <class gradient_t>
-void step_t::write_row(cpu::side_t const& s, std::int64_t row, gradient_t* out) const {
-    float const scale = static_cast<float>(problem_.scale);
-    float const* const accumulated = s.accumulator + row * s.accumulator_stride;
-    float pull[max_prefixes_k + 1] = {};  // suffix sums, as the weights
+inline void step_t::write_row(cpu::side_t const& s, std::int64_t row, void* out) const {
+    float toward[max_prefixes_k + 1] = {};  // suffix sums, as the weights
     for (int p = ladder_.count - 1; p >= 0; --p) {
         auto const at = static_cast<std::size_t>(p * s.padded + row);
-        pull[p] = pull[p + 1] + s.sums[at] * s.inverse_norms[at] * s.inverse_norms[at];
+        toward[p] = toward[p + 1] + s.sums[at] * s.inverse_norms[at] * s.inverse_norms[at];
     }
-    bf16_t const* const x = s.x.row(row);
-    for (int panel = 0; panel < ladder_.panels(); ++panel) {
-        band_t const columns = ladder_.columns_of_panel(panel);
-        float const toward = pull[ladder_.band_of_panel(panel)];
-        float const* const from = accumulated + panel * cpu::panel_k;
-        for (int c = 0; c < columns.end - columns.begin; ++c)
-            out[columns.begin + c] = gradient_t(scale * (from[c] - toward * static_cast<float>(x[columns.begin + c])));
-    }
-    for (int c = ladder_.columns(); c < problem_.dims; ++c) out[c] = gradient_t(0.0f);
+    kernels_.write_row(ladder_, s.accumulator + row * s.accumulator_stride, s.x.row(row), toward,
+                       static_cast<float>(problem_.scale), problem_.gradient_type, out);
 }
 
 inline void step_t::finish(int device) {
@@ -260,20 +254,18 @@ inline void step_t::finish(int device) {
 
     for (int set = 0; set < set_count(); ++set) {
         cpu::side_t const& s = side(device, set);
-        void* const out = set_of(device, set).gradient;
-        auto write = [&](auto* gradient) {
-            int const parts = static_cast<int>((problem_.rows + cpu::task_k - 1) / cpu::task_k);
-            pool_.run(parts, [&](int part) {
-                std::int64_t const end = std::min<std::int64_t>(problem_.rows, (part + 1) * cpu::task_k);
-                for (std::int64_t row = part * cpu::task_k; row < end; ++row) {
-                    auto* const to = gradient + row * problem_.dims;
-                    if (row < s.x.rows) write_row(s, row, to);
-                    else std::memset(static_cast<void*>(to), 0, static_cast<std::size_t>(problem_.dims) * sizeof(*to));
-                }
-            });
-        };
-        if (problem_.gradient_type == gradient_type_t::float32_k) write(static_cast<float*>(out));
-        else write(static_cast<bf16_t*>(out));
+        std::size_t const element = problem_.gradient_type == gradient_type_t::float32_k ? sizeof(float) : sizeof(bf16_t);
+        std::size_t const row_bytes = static_cast<std::size_t>(problem_.dims) * element;
+        auto* const out = static_cast<std::byte*>(set_of(device, set).gradient);
+        int const parts = static_cast<int>((problem_.rows + cpu::task_k - 1) / cpu::task_k);
+        pool_.run(parts, [&](int part) {
+            std::int64_t const end = std::min<std::int64_t>(problem_.rows, (part + 1) * cpu::task_k);
+            for (std::int64_t row = part * cpu::task_k; row < end; ++row) {
+                std::byte* const to = out + static_cast<std::size_t>(row) * row_bytes;
+                if (row < s.x.rows) write_row(s, row, to);
+                else std::memset(to, 0, row_bytes);
+            }
+        });
     }
 }
 

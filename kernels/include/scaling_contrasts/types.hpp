@@ -73,10 +73,13 @@ struct matrix_view_t {
 };
 
 /// What went wrong in a step, with the status that a result table shows.
-struct error_t : std::runtime_error {
+struct failure_t : std::runtime_error {
     status_t status;
-    error_t(status_t status, std::string const& reason) : std::runtime_error(reason), status(status) {}
+    failure_t(status_t status, std::string const& reason) : std::runtime_error(reason), status(status) {}
 };
+
+/// The same under its first name; glibc has an `error_t` of its own, so prefer failure_t.
+using error_t = failure_t;
 
 /// What a step computes. Shapes are of one device: `rows` rows of one set, or image-caption pairs of two.
 struct problem_t {

@@ -77,7 +77,7 @@ inline void fold_statistics(packed_ladder_t const& ladder, side_t& side, float c
                 int const task = transposed ? other * tasks_a_side_k + group : group * tasks_a_side_k + other;
                 int const slot = (task * ladder.count + p) * task_k + i;
                 float const most = std::max(side.greatest[at], greatest[slot]);
-                side.total[at] = side.total[at] * std::exp2(side.greatest[at] - most) +
+                side.rest[at] = side.rest[at] * std::exp2(side.greatest[at] - most) +
                                  totals[slot] * std::exp2(greatest[slot] - most);
                 side.greatest[at] = most;
             }

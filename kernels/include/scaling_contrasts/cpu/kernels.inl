@@ -6,6 +6,6 @@
 
 inline kernels_t const& kernels() {
     static kernels_t const table = {name_k,     usable,     sizeof(pair_t), pack_left, pack_right,
-                                    pack_panel, square_sum, score,          add_gradient};
+                                    pack_panel, square_sum, score,          add_gradient, write_row};
     return table;
 }

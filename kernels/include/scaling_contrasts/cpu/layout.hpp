@@ -65,8 +65,11 @@ struct side_t {
     buffer_t<std::int32_t> labels;        ///< group of each row
     buffer_t<float> inverse_norms;        ///< 0 where the norm is below least_norm_k
     buffer_t<float> sums;                 ///< sum over candidates of (dL/dlogit) * cosine
-    buffer_t<float> greatest, total;      ///< info_nce: running maximum of the logits (times log2 e), sum of exp2 below it
-    buffer_t<float> log_sums;             ///< info_nce: log2 of the sum of exp2
+    // info_nce alone; logits are in units of ln 2
+    buffer_t<float> greatest;             ///< running maximum of the logits
+    buffer_t<float> rest;                 ///< sum over negatives of exp2(logit - greatest); then its share of the whole sum
+    buffer_t<float> own;                  ///< the positive's logit
+    buffer_t<float> log_sums;             ///< log2 of the whole sum of exp2
     buffer_t<float> own_accumulator;
     float* accumulator = nullptr;         ///< gradient so far, `[x.rows][accumulator_stride]`, in panels
     std::int64_t accumulator_stride = 0;
@@ -82,8 +85,8 @@ struct exact_t {
 /// One superblock to score; tasks read it, and write their own slots of the results.
 struct score_job_t {
     packed_ladder_t const* ladder;
-    side_t const* rows;
-    side_t const* candidates;
+    side_t* rows;
+    side_t* candidates;
     std::int64_t first_row, first_candidate;
     int row_count, candidate_count;
     objective_t objective;
@@ -97,7 +100,7 @@ struct score_job_t {
     void* transposed_weights;
     float* row_sums;             ///< `[task][prefix][64]`; statistics: greatest
     float* candidate_sums;
-    float* row_totals;           ///< statistics: total
+    float* row_totals;           ///< statistics: rest
     float* candidate_totals;
     double* losses;              ///< `[task]`
     double* bias_sums;
@@ -137,6 +140,9 @@ struct kernels_t {
     float (*square_sum)(bf16_t const* row, int begin, int end);
     void (*score)(score_job_t const&, int task);
     void (*gradient)(gradient_job_t const&, int group, int chunk);
+    /// Gradient of one row from what was accumulated: scale * (accumulated - toward[band] * x).
+    void (*write_row)(packed_ladder_t const&, float const* accumulated, bf16_t const* x, float const* toward, float scale,
+                      gradient_type_t, void* out);
 };
 
 }  // namespace scaling_contrasts::cpu

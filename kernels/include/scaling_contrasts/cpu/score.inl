@@ -110,26 +110,36 @@ SC_INLINE void weigh_sigmoid(score_job_t const& job, int p, tile_t& tile, task_s
 }
 
 /// Second pass of info_nce: the slope is softmax along the row plus softmax along the column, minus 2 at the positive.
+/// There softmax - 1 is minus the negatives' share, which `gather` found without cancellation.
 SC_INLINE void weigh_info_nce(score_job_t const& job, int p, tile_t& tile, task_sums_t& sums, float* candidate_sums) {
     find_logits(job, p, tile);
-    float const* const row_logs = job.rows->log_sums.data() + p * job.rows->padded + job.first_row + tile.row;
-    float const* const logs = job.candidates->log_sums.data() + p * job.candidates->padded + job.first_candidate + tile.candidate;
-    // The loss of a positive is log(total) + greatest - logit. Most often the positive is the greatest, and the difference,
-    // of two equal floats here, exactly 0; `gather` adds log(total).
-    float const* const row_most = job.rows->greatest.data() + p * job.rows->padded + job.first_row + tile.row;
-    float const* const most = job.candidates->greatest.data() + p * job.candidates->padded + job.first_candidate + tile.candidate;
+    std::int64_t const row = p * job.rows->padded + job.first_row + tile.row;
+    std::int64_t const candidate = p * job.candidates->padded + job.first_candidate + tile.candidate;
+    float const *const row_logs = job.rows->log_sums.data() + row, *const row_rest = job.rows->rest.data() + row;
+    float const *const logs = job.candidates->log_sums.data() + candidate, *const rest = job.candidates->rest.data() + candidate;
     weigh(job, p, tile, sums, candidate_sums, [&](vector_t x, int r, int v, vector_t& loss, vector_t& slope) SC_TARGET {
-        integers_t const positive = tile.positive[r][v], counted = tile.counted[r][v];
         slope = exp2_of(x - row_logs[r]) + exp2_of(x - load(logs + v * lanes_k));
-        slope = cast<vector_t>(cast<integers_t>(positive ? slope - 2.0f : slope) & counted);
-        loss = cast<vector_t>(cast<integers_t>(((row_most[r] - x) + (load(most + v * lanes_k) - x)) * ln2_k) & positive);
+        slope = tile.positive[r][v] ? -(load(rest + v * lanes_k) + row_rest[r]) : slope;
+        slope = cast<vector_t>(cast<integers_t>(slope) & tile.counted[r][v]);
+        loss = vector_t{};
     });
 }
 
-/// First pass of info_nce: running maximum and sum of exp2 along rows and along candidates.
+/// Keeps the logits of a tile's positives: each row and each candidate has one.
+SC_INLINE void keep_own_logits(score_job_t const& job, int p, tile_t const& tile) {
+    std::int64_t const row = p * job.rows->padded + job.first_row + tile.row;
+    std::int64_t const candidate = p * job.candidates->padded + job.first_candidate + tile.candidate;
+    for (int r = 0; r < tile.rows; ++r)
+        for (int c = 0; c < panel_k; ++c)
+            if (tile.positive[r][c / lanes_k][c % lanes_k] != 0)
+                job.rows->own.data()[row + r] = job.candidates->own.data()[candidate + c] = tile.logits[r * panel_k + c];
+}
+
+/// First pass of info_nce: running maximum of all logits and sum of exp2 over negatives, along rows and candidates.
 SC_INLINE void gather_statistics(score_job_t const& job, int p, tile_t& tile, task_sums_t& sums, float* lane_most,
-                                 float* lane_totals) {
+                                 float* lane_rest) {
     find_logits(job, p, tile);
+    if (tile.positives) keep_own_logits(job, p, tile);
     float const none = -1e30f;
     for (int v = 0; v < vectors_k; ++v) {
         vector_t most = load(lane_most + v * lanes_k);
@@ -140,25 +150,25 @@ SC_INLINE void gather_statistics(score_job_t const& job, int p, tile_t& tile, ta
             store(tile.logits + at, x);
             most = greater(x, most);
         }
-        vector_t total = load(lane_totals + v * lanes_k) * exp2_of(before - most);
+        vector_t rest = load(lane_rest + v * lanes_k) * exp2_of(before - most);
         for (int r = 0; r < tile_rows_k; ++r) {
             vector_t const e = exp2_of(load(tile.logits + r * panel_k + v * lanes_k) - most);
-            total += cast<vector_t>(cast<integers_t>(e) & tile.counted[r][v]);
+            rest += cast<vector_t>(cast<integers_t>(e) & tile.counted[r][v] & ~tile.positive[r][v]);
         }
         store(lane_most + v * lanes_k, most);
-        store(lane_totals + v * lanes_k, total);
+        store(lane_rest + v * lanes_k, rest);
     }
     for (int r = 0; r < tile.rows; ++r) {
         vector_t greatest = load(tile.logits + r * panel_k);
         for (int v = 1; v < vectors_k; ++v) greatest = greater(load(tile.logits + r * panel_k + v * lanes_k), greatest);
         int const slot = (tile.row % task_k + r) * job.ladder->count + p;
         float const most = std::max(greatest_of(greatest), sums.most[slot]);
-        vector_t total = sums.rows[slot] * exp2_of(broadcast(sums.most[slot] - most));
+        vector_t rest = sums.rows[slot] * exp2_of(broadcast(sums.most[slot] - most));
         for (int v = 0; v < vectors_k; ++v) {
             vector_t const e = exp2_of(load(tile.logits + r * panel_k + v * lanes_k) - most);
-            total += cast<vector_t>(cast<integers_t>(e) & tile.counted[r][v]);
+            rest += cast<vector_t>(cast<integers_t>(e) & tile.counted[r][v] & ~tile.positive[r][v]);
         }
-        sums.rows[slot] = total;
+        sums.rows[slot] = rest;
         sums.most[slot] = most;
     }
 }

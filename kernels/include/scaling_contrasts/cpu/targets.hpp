@@ -21,6 +21,7 @@
 namespace scaling_contrasts::cpu::portable {
 #define SC_TARGET
 #define SC_BF16_PRODUCTS 0
+#define SC_AVX512 0
 inline constexpr int lanes_k = 4;
 inline constexpr char const* name_k = "cpu-portable";
 inline bool usable() { return true; }
@@ -41,6 +42,8 @@ inline bool usable() { return __builtin_cpu_supports("avx2") && __builtin_cpu_su
 }  // namespace scaling_contrasts::cpu::avx2
 #pragma GCC pop_options
 
+#undef SC_AVX512
+#define SC_AVX512 1
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
 namespace scaling_contrasts::cpu::avx512 {
@@ -73,6 +76,7 @@ inline bool usable() { return avx512::usable() && __builtin_cpu_supports("avx512
 
 #pragma GCC diagnostic pop
 #undef SC_BF16_PRODUCTS
+#undef SC_AVX512
 #undef SC_INLINE
 
 namespace scaling_contrasts::cpu {
@@ -86,18 +90,18 @@ inline std::vector<kernels_t const*> engines() {
         &portable::kernels()};
 }
 
-/// The engine of that name, or for `auto` the best one this machine runs. Throws error_t (unsupported).
+/// The engine of that name, or for `auto` the best one this machine runs. Throws failure_t (unsupported).
 inline kernels_t const& pick(std::string const& name) {
     std::string known;
     for (auto const* engine : engines()) {
         if (name == "auto" && engine->usable()) return *engine;
         if (name == engine->name) {
             if (engine->usable()) return *engine;
-            throw error_t(status_t::unsupported_k, "this processor cannot run engine " + name);
+            throw failure_t(status_t::unsupported_k, "this processor cannot run engine " + name);
         }
         known += std::string(known.empty() ? "" : ", ") + engine->name;
     }
-    throw error_t(status_t::unsupported_k, "unknown engine " + name + "; built: auto, " + known);
+    throw failure_t(status_t::unsupported_k, "unknown engine " + name + "; built: auto, " + known);
 }
 
 }  // namespace scaling_contrasts::cpu
