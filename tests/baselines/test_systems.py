@@ -56,7 +56,7 @@ def check_expectation(case: dict, outputs: list[Outputs]) -> None:
 def test_ranks_equal_the_reference(name: str, world_size: int) -> None:
     needs(name)
     cases = [
-        driver.make_case(name, variant, world_size=world_size, rows=24, **state)
+        driver.make_case(name, variant, world_size=world_size, rows=32, **state)
         for variant in quick_variants(name, world_size)
         for state in (*STATES.values(), *([TRAINED] if world_size == 2 else []))
         if not (state is TRAINED and REGISTRY[name]["variants"][variant]["loss"] == "info_nce")  # see below
@@ -65,8 +65,8 @@ def test_ranks_equal_the_reference(name: str, world_size: int) -> None:
         check_expectation(case, outputs)
         memory = outputs[0].extra["memory"]
         sets = len(outputs[0].gradients)
-        labels = 4 * 24 if sets == 1 else 0
-        assert memory["input_bytes"] == sets * 24 * 96 * 2 + labels and memory["gradient_bytes"] == sets * 24 * 96 * 2
+        labels = 4 * 32 if sets == 1 else 0
+        assert memory["input_bytes"] == sets * 32 * 96 * 2 + labels and memory["gradient_bytes"] == sets * 32 * 96 * 2
         assert outputs[0].extra["versions"] and outputs[0].extra["device_name"]
         assert {out.loss for out in outputs} == {outputs[0].loss}
 
