@@ -163,6 +163,27 @@ def test_self_pairs_and_labels_of_one_set() -> None:
                     driver.within(case, [single(case)])
 
 
+def test_chunks_do_not_change_the_loss_and_bound_memory() -> None:
+    """Chunks that do not divide evenly over rows are refused; four devices' chunks give what one grid gives."""
+    needs("jax_reference")
+    adapter = driver.load(REGISTRY["jax_reference"]["target"])
+    uneven = driver.make_case("jax_reference", "chunked", rows=24, options={"chunk_rows": 7})
+    assert "not a multiple" in adapter.unsupported(uneven)
+    cases = [
+        driver.make_case("jax_reference", "chunked", rows=24, world_size=4, options={"chunk_rows": chunk}, **change)
+        for chunk, change in ((8, STATES["negatives"]), (6, {"labels": "mixed", **STATES["init"]}))
+    ]
+    for case, outputs in zip(cases, driver.run_ranks(cases), strict=True):
+        driver.within(case, outputs, loss=1e-5, scale_gradient=1e-5, bias_gradient=1e-5)
+    needed = []
+    for chunk in (None, 32):
+        system = adapter(driver.make_case("jax_reference", "chunked", rows=512, options={"chunk_rows": chunk}), World())
+        system.build()
+        system.step()
+        needed.append(system.memory()["allocated_peak_bytes"])
+    assert needed[0] > 3 * 4 * 512 * 512 and needed[1] < needed[0] / 4
+
+
 def test_products_are_two_products() -> None:
     torch = pytest.importorskip("torch")
     case = driver.make_case("cublas_products", "graph", rows=8)
