@@ -28,8 +28,8 @@ int main() {
     for (int iteration = 0; iteration <= 50; ++iteration) {
         sc::scalars_t const result = step.run();
         if (iteration % 50 == 0)
-            std::printf("step %2d on %s: loss %.4f, dL/dt %.4f, dL/db %.4f\n", iteration, step.engine().c_str(), result.loss,
-                        result.scale_gradient, result.bias_gradient);
+            std::printf("step %2d on %s: loss %.4f, dL/dt %.4f, dL/db %.4f\n", iteration, step.engine().c_str(),
+                        result.loss, result.scale_gradient, result.bias_gradient);
         float const rate = 2e6f;  // embeddings are not normalised: their gradient shrinks with their length squared
         for (std::size_t i = 0; i < count; ++i)
             embeddings[i] = sc::bf16_t(static_cast<float>(embeddings[i]) - rate * gradient[i]);

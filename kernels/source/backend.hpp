@@ -22,10 +22,11 @@ struct run_options_t {
 
 /// Figures of the `memory` event, per device; empty where they cannot be known.
 struct memory_t {
-    std::optional<std::int64_t> allocated_peak_bytes;  ///< everything allocated by us since memory_reset(), inputs included
+    std::optional<std::int64_t>
+        allocated_peak_bytes;  ///< everything allocated by us since memory_reset(), inputs included
     std::optional<std::int64_t> input_bytes;
     std::optional<std::int64_t> gradient_bytes;
-    std::optional<std::int64_t> device_used_bytes;     ///< what the system reports, minus the empty process or context
+    std::optional<std::int64_t> device_used_bytes;  ///< what the system reports, minus the empty process or context
 };
 
 /// One problem on the devices of one kind, `problem.world_size` of them, driven by one host thread.
@@ -54,10 +55,10 @@ class backend_t {
 
 /// One kind of device: what is built in, what is usable here, and how to make a backend.
 struct backend_factory_t {
-    std::string device;                        ///< `cpu` or `cuda`: the value of --device
-    std::vector<std::string> engines_built;    ///< empty: this binary was built without the device
-    std::vector<std::string> engines_usable;   ///< on this machine
-    std::vector<std::string> device_names;     ///< one per device present
+    std::string device;                           ///< `cpu` or `cuda`: the value of --device
+    std::vector<std::string> engines_built;       ///< empty: this binary was built without the device
+    std::vector<std::string> engines_usable;      ///< on this machine
+    std::vector<std::string> device_names;        ///< one per device present
     std::map<std::string, std::string> versions;  ///< driver, runtime, compiler
     /// Why the problem cannot run here, as one clause; empty: it can.
     std::string (*unsupported)(problem_t const&, run_options_t const&) = nullptr;

@@ -33,7 +33,8 @@ class cpu_backend_t final : public backend_t {
                     std::int64_t const row = device * problem_.rows + i;
                     auto const group = label_of(sets == 1 ? problem_.labels : label_layout_t::distinct_k, row);
                     labels_[slot][static_cast<std::size_t>(i)] = group;
-                    fill_row(problem_.seed, set, row, group, problem_.dims, embeddings_[slot].data() + std::int64_t{i} * problem_.dims);
+                    fill_row(problem_.seed, set, row, group, problem_.dims,
+                             embeddings_[slot].data() + std::int64_t{i} * problem_.dims);
                 });
                 views.push_back({embeddings_[slot].data(), labels_[slot].data(), gradients_[slot].data()});
             }
@@ -52,7 +53,8 @@ class cpu_backend_t final : public backend_t {
             if (problem_.gradient_type == gradient_type_t::float32_k)
                 std::memcpy(out, data + first * 4, static_cast<std::size_t>(problem_.dims) * 4);
             else
-                for (int c = 0; c < problem_.dims; ++c) out[c] = static_cast<float>(reinterpret_cast<bf16_t const*>(data)[first + c]);
+                for (int c = 0; c < problem_.dims; ++c)
+                    out[c] = static_cast<float>(reinterpret_cast<bf16_t const*>(data)[first + c]);
             out += problem_.dims;
         }
     }
@@ -73,7 +75,8 @@ class cpu_backend_t final : public backend_t {
         memory.allocated_peak_bytes = memory_counter().peak.load() / devices;
         memory.input_bytes = inputs / devices;
         memory.gradient_bytes = gradients / devices;
-        if (auto const peak = peak_resident_bytes(); peak && baseline_) memory.device_used_bytes = (*peak - *baseline_) / devices;
+        if (auto const peak = peak_resident_bytes(); peak && baseline_)
+            memory.device_used_bytes = (*peak - *baseline_) / devices;
         return memory;
     }
 
@@ -108,7 +111,7 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
     auto const available = available_bytes();
     if (available && bytes > *available)
         throw failure_t(status_t::out_of_memory_k, "needs about " + std::to_string(bytes >> 20) + " MiB, " +
-                                                     std::to_string(*available >> 20) + " MiB are available");
+                                                       std::to_string(*available >> 20) + " MiB are available");
     return "";
 }
 

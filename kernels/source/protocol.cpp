@@ -24,7 +24,11 @@ double seconds_now() {
 
 backend_factory_t const& factory_of(arguments_t const& arguments) {
     static backend_factory_t const sleeper = {
-        .device = "cpu", .engines_built = {"sleep"}, .engines_usable = {"sleep"}, .device_names = {"sleep"}, .versions = {},
+        .device = "cpu",
+        .engines_built = {"sleep"},
+        .engines_usable = {"sleep"},
+        .device_names = {"sleep"},
+        .versions = {},
         .unsupported = [](problem_t const&, run_options_t const&) { return std::string(); },
         .make = [](problem_t const& problem, run_options_t const& options) -> std::unique_ptr<backend_t> {
             return std::make_unique<sleep_backend_t>(problem, options);
@@ -42,7 +46,9 @@ class reporter_t {
         if (arguments.folder.empty()) return;
         std::string const path = arguments.folder + "/events.0.jsonl";
         stream_ = std::fopen(path.c_str(), "w");
-        if (!stream_) throw usage_error_t("cannot write " + path + "; --folder must name a folder that exists and can be written");
+        if (!stream_)
+            throw usage_error_t("cannot write " + path +
+                                "; --folder must name a folder that exists and can be written");
     }
     ~reporter_t() {
         if (stream_ && stream_ != stdout) std::fclose(stream_);
@@ -55,10 +61,13 @@ class reporter_t {
         json_t line;
         line.text("event", name);
         std::string const rest = fields.line();
-        std::fprintf(stream_, "%s, %s\n", line.line().substr(0, line.line().size() - 1).c_str(), rest.substr(1).c_str());
+        std::fprintf(stream_, "%s, %s\n", line.line().substr(0, line.line().size() - 1).c_str(),
+                     rest.substr(1).c_str());
         std::fflush(stream_);
     }
-    std::string path(std::string const& file) const { return (arguments_.folder.empty() ? "." : arguments_.folder) + "/" + file; }
+    std::string path(std::string const& file) const {
+        return (arguments_.folder.empty() ? "." : arguments_.folder) + "/" + file;
+    }
 
   private:
     arguments_t const& arguments_;
@@ -141,7 +150,8 @@ class run_t {
             throw failure_t(status_t::timeout_k, "the deadline passed");
     }
     static void require_finite(scalars_t const& scalars) {
-        if (!std::isfinite(scalars.loss) || !std::isfinite(scalars.scale_gradient) || !std::isfinite(scalars.bias_gradient))
+        if (!std::isfinite(scalars.loss) || !std::isfinite(scalars.scale_gradient) ||
+            !std::isfinite(scalars.bias_gradient))
             throw failure_t(status_t::nonfinite_k, "the loss or a gradient is not finite");
     }
 
@@ -167,7 +177,9 @@ class run_t {
         }
         scalars_t const scalars = backend->scalars();
         json_t event;
-        event.text("name", check.name).number("loss_value", scalars.loss).number("scale_gradient", scalars.scale_gradient);
+        event.text("name", check.name)
+            .number("loss_value", scalars.loss)
+            .number("scale_gradient", scalars.scale_gradient);
         if (check.problem.loss == loss_t::info_nce_k) event.raw("bias_gradient", "null");
         else event.number("bias_gradient", scalars.bias_gradient);
         reporter_.event("check", event.raw("gradients", files.line()).integers("rows", rows));
@@ -204,7 +216,10 @@ class run_t {
             backend.synchronize();
             double const seconds = seconds_now() - block_begin;
             summary_.step_seconds.push_back(seconds / per_block);
-            reporter_.event("block", json_t().integer("block", std::int64_t{block}).integer("steps", std::int64_t{per_block}).number("seconds", seconds));
+            reporter_.event("block", json_t()
+                                         .integer("block", std::int64_t{block})
+                                         .integer("steps", std::int64_t{per_block})
+                                         .number("seconds", seconds));
         }
     }
 
@@ -235,13 +250,15 @@ void print_summary(arguments_t const& arguments, summary_t const& summary) {
     std::sort(seconds.begin(), seconds.end());
     std::printf("%s R=%lld x %d on %s, %d threads: loss %.6g, dt %.6g, db %.6g", name_of(arguments.problem.loss),
                 static_cast<long long>(arguments.problem.rows), arguments.problem.world_size, summary.engine.c_str(),
-                arguments.run.threads, summary.scalars.loss, summary.scalars.scale_gradient, summary.scalars.bias_gradient);
+                arguments.run.threads, summary.scalars.loss, summary.scalars.scale_gradient,
+                summary.scalars.bias_gradient);
     if (!seconds.empty())
         std::printf("; step %.3f ms best, %.3f ms median", 1e3 * seconds.front(), 1e3 * seconds[seconds.size() / 2]);
     auto const& memory = summary.memory;
     if (memory.allocated_peak_bytes && memory.input_bytes && memory.gradient_bytes)
         std::printf("; %.1f MiB beside inputs and gradients",
-                    static_cast<double>(*memory.allocated_peak_bytes - *memory.input_bytes - *memory.gradient_bytes) / 1048576.0);
+                    static_cast<double>(*memory.allocated_peak_bytes - *memory.input_bytes - *memory.gradient_bytes) /
+                        1048576.0);
     std::printf("\n");
 }
 
@@ -297,7 +314,8 @@ std::string inputs_digest(problem_t const& problem) {
     int const sets = sets_of(problem.loss);
     for (int set = 0; set < sets; ++set)
         for (std::int64_t i = 0; i < problem.rows * problem.world_size; ++i) {
-            fill_row(problem.seed, set, i, label_of(sets == 1 ? problem.labels : label_layout_t::distinct_k, i), problem.dims, row.data());
+            fill_row(problem.seed, set, i, label_of(sets == 1 ? problem.labels : label_layout_t::distinct_k, i),
+                     problem.dims, row.data());
             sha.add(row.data(), row.size() * sizeof(bf16_t));
         }
     return sha.hex();

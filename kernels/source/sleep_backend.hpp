@@ -14,8 +14,10 @@ namespace scaling_contrasts::bench {
 class sleep_backend_t final : public backend_t {
   public:
     sleep_backend_t(problem_t const& problem, run_options_t const& options)
-        : dims_(static_cast<std::size_t>(problem.dims)), seconds_(option(options, "sleep_seconds")),
-          bytes_(static_cast<std::size_t>(option(options, "allocate_bytes"))), baseline_(resident_bytes()) {
+        : dims_(static_cast<std::size_t>(problem.dims)),
+          seconds_(option(options, "sleep_seconds")),
+          bytes_(static_cast<std::size_t>(option(options, "allocate_bytes"))),
+          baseline_(resident_bytes()) {
         memory_counter().reset_peak();
     }
     void build() override {}

@@ -14,8 +14,8 @@ using namespace scaling_contrasts;
 
 struct result_t {
     scalars_t scalars;
-    double scale_terms = 0, bias_terms = 0;             ///< sums of absolute terms
-    std::vector<std::vector<double>> gradients;         ///< of each set, all devices' rows, `[world_size * rows][dims]`
+    double scale_terms = 0, bias_terms = 0;      ///< sums of absolute terms
+    std::vector<std::vector<double>> gradients;  ///< of each set, all devices' rows, `[world_size * rows][dims]`
 };
 
 /// Embeddings of every set, `[world_size * rows][dims]`; dead rows are NaN. `zero_rows` get a zero first prefix.
@@ -37,7 +37,8 @@ inline data_t make_data(problem_t const& problem, std::vector<std::int64_t> cons
     for (int set = 0; set < sets; ++set) {
         std::vector<bf16_t> x(static_cast<std::size_t>(total * problem.dims), poison);
         for (std::int64_t const row : data.live)
-            fill_row(problem.seed, set, row, data.labels[static_cast<std::size_t>(row)], problem.dims, x.data() + row * problem.dims);
+            fill_row(problem.seed, set, row, data.labels[static_cast<std::size_t>(row)], problem.dims,
+                     x.data() + row * problem.dims);
         for (std::int64_t const row : zero_rows)
             std::fill_n(x.data() + row * problem.dims, problem.prefixes[0], bf16_t(0.0f));
         data.sets.push_back(std::move(x));
@@ -53,7 +54,8 @@ struct cosines_t {
 inline cosines_t find_cosines(problem_t const& problem, data_t const& data, int prefix) {
     std::size_t const n = data.live.size();
     auto at = [&](std::size_t set, std::size_t i, int c) {
-        return static_cast<double>(static_cast<float>(data.sets[set][static_cast<std::size_t>(data.live[i] * problem.dims + c)]));
+        return static_cast<double>(
+            static_cast<float>(data.sets[set][static_cast<std::size_t>(data.live[i] * problem.dims + c)]));
     };
     std::size_t const last = data.sets.size() - 1;
     cosines_t out;
@@ -78,7 +80,8 @@ inline double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp
 inline double sigmoid(double x) { return x > 0 ? 1 / (1 + std::exp(-x)) : std::exp(x) / (1 + std::exp(x)); }
 
 /// dL/dlogit of every cell, with the loss added to `loss`.
-inline std::vector<double> find_slopes(problem_t const& problem, data_t const& data, cosines_t const& cosines, double weight, double& loss) {
+inline std::vector<double> find_slopes(problem_t const& problem, data_t const& data, cosines_t const& cosines,
+                                       double weight, double& loss) {
     std::size_t const n = data.live.size();
     double const mean = weight / static_cast<double>(n);
     std::vector<double> slopes(n * n, 0);
@@ -91,7 +94,8 @@ inline std::vector<double> find_slopes(problem_t const& problem, data_t const& d
                 for (std::size_t j = 0; j < n; ++j) sum += std::exp(problem.scale * cosines.grid[cell(j)] - most);
                 loss += mean / 2 * (most + std::log(sum) - problem.scale * cosines.grid[cell(i)]);
                 for (std::size_t j = 0; j < n; ++j)
-                    slopes[cell(j)] += mean / 2 * (std::exp(problem.scale * cosines.grid[cell(j)] - most) / sum - (i == j));
+                    slopes[cell(j)] +=
+                        mean / 2 * (std::exp(problem.scale * cosines.grid[cell(j)] - most) / sum - (i == j));
             }
         return slopes;
     }
@@ -99,7 +103,9 @@ inline std::vector<double> find_slopes(problem_t const& problem, data_t const& d
     for (std::size_t i = 0; i < n; ++i)
         for (std::size_t j = 0; j < n; ++j) {
             if (one && i == j && !problem.self_pairs) continue;
-            bool const positive = one ? data.labels[static_cast<std::size_t>(data.live[i])] == data.labels[static_cast<std::size_t>(data.live[j])] : i == j;
+            bool const positive = one ? data.labels[static_cast<std::size_t>(data.live[i])] ==
+                                            data.labels[static_cast<std::size_t>(data.live[j])]
+                                      : i == j;
             double const z = positive ? 1 : -1, logit = problem.scale * cosines.grid[i * n + j] + problem.bias;
             loss += mean * softplus(-z * logit);
             slopes[i * n + j] = -z * mean * sigmoid(-z * logit);
@@ -112,7 +118,8 @@ inline result_t oracle(problem_t const& problem, data_t const& data) {
     std::size_t const n = data.live.size(), sets = data.sets.size(), last = sets - 1;
     for (auto const& x : data.sets) out.gradients.emplace_back(x.size(), 0.0);
     auto at = [&](std::size_t set, std::size_t i, int c) {
-        return static_cast<double>(static_cast<float>(data.sets[set][static_cast<std::size_t>(data.live[i] * problem.dims + c)]));
+        return static_cast<double>(
+            static_cast<float>(data.sets[set][static_cast<std::size_t>(data.live[i] * problem.dims + c)]));
     };
     for (std::size_t p = 0; p < problem.prefixes.size(); ++p) {
         int const prefix = problem.prefixes[p];
@@ -127,8 +134,10 @@ inline result_t oracle(problem_t const& problem, data_t const& data) {
                 if (slope == 0 || a < 1e-12 || b < 1e-12) continue;
                 for (int c = 0; c < prefix; ++c) {
                     double const u = at(0, i, c) / a, v = at(last, j, c) / b;
-                    out.gradients[0][static_cast<std::size_t>(data.live[i] * problem.dims + c)] += problem.scale * slope * (v - cosine * u) / a;
-                    out.gradients[last][static_cast<std::size_t>(data.live[j] * problem.dims + c)] += problem.scale * slope * (u - cosine * v) / b;
+                    out.gradients[0][static_cast<std::size_t>(data.live[i] * problem.dims + c)] +=
+                        problem.scale * slope * (v - cosine * u) / a;
+                    out.gradients[last][static_cast<std::size_t>(data.live[j] * problem.dims + c)] +=
+                        problem.scale * slope * (u - cosine * v) / b;
                 }
             }
     }
@@ -138,7 +147,8 @@ inline result_t oracle(problem_t const& problem, data_t const& data) {
 
 /// Runs `steps` steps with NaN guards around every array and NaN in dead rows and in the gradients beforehand; checks
 /// that guards stay, dead rows' gradients are zero, and that steps repeat bit for bit.
-inline result_t run(problem_t const& problem, data_t const& data, int threads, std::string const& engine, int steps = 2) {
+inline result_t run(problem_t const& problem, data_t const& data, int threads, std::string const& engine,
+                    int steps = 2) {
     constexpr std::size_t guard = 256;
     std::size_t const sets = data.sets.size(), share = static_cast<std::size_t>(problem.rows * problem.dims);
     bool const wide = problem.gradient_type == gradient_type_t::float32_k;
@@ -154,7 +164,8 @@ inline result_t run(problem_t const& problem, data_t const& data, int threads, s
             gradients.emplace_back((share + 2 * guard) * element, std::byte{0xff});  // 0xff..: a NaN in both types
         }
     for (std::size_t slot = 0; slot < inputs.size(); ++slot)
-        views.push_back({inputs[slot].data() + guard, data.labels.data() + slot / sets * static_cast<std::size_t>(problem.rows),
+        views.push_back({inputs[slot].data() + guard,
+                         data.labels.data() + slot / sets * static_cast<std::size_t>(problem.rows),
                          gradients[slot].data() + guard * element});
     step_t step(problem, views, threads, engine);
     result_t out;
@@ -162,7 +173,8 @@ inline result_t run(problem_t const& problem, data_t const& data, int threads, s
     for (int i = 0; i < steps; ++i) {
         scalars_t const scalars = step.run();
         if (i > 0) {
-            testing::expect(scalars.loss == out.scalars.loss && scalars.scale_gradient == out.scalars.scale_gradient, "scalars repeat");
+            testing::expect(scalars.loss == out.scalars.loss && scalars.scale_gradient == out.scalars.scale_gradient,
+                            "scalars repeat");
             testing::expect(before == gradients, "gradients repeat");
         }
         out.scalars = scalars, before = gradients;
@@ -171,7 +183,8 @@ inline result_t run(problem_t const& problem, data_t const& data, int threads, s
     for (std::size_t slot = 0; slot < inputs.size(); ++slot) {
         auto const& bytes = gradients[slot];
         for (std::size_t i = 0; i < guard * element; ++i)
-            testing::expect(bytes[i] == std::byte{0xff} && bytes[bytes.size() - 1 - i] == std::byte{0xff}, "guards around gradients stay");
+            testing::expect(bytes[i] == std::byte{0xff} && bytes[bytes.size() - 1 - i] == std::byte{0xff},
+                            "guards around gradients stay");
         for (std::size_t i = 0; i < share; ++i) {
             std::byte const* const from = bytes.data() + (guard + i) * element;
             double value;
@@ -183,7 +196,8 @@ inline result_t run(problem_t const& problem, data_t const& data, int threads, s
                 std::memcpy(&number, from, 2), value = static_cast<double>(static_cast<float>(number));
             }
             out.gradients[slot % sets].push_back(value);
-            bool const dead = static_cast<std::int64_t>(i) / problem.dims >= problem.live_of(static_cast<int>(slot / sets));
+            bool const dead =
+                static_cast<std::int64_t>(i) / problem.dims >= problem.live_of(static_cast<int>(slot / sets));
             if (dead || static_cast<int>(i % static_cast<std::size_t>(problem.dims)) >= problem.prefixes.back())
                 testing::expect(value == 0, "dead rows and columns past the ladder are zero");
         }
@@ -210,23 +224,29 @@ inline double band_error(problem_t const& problem, std::vector<double> const& go
 }
 
 inline std::string describe(problem_t const& problem, std::string const& engine) {
-    return std::string(name_of(problem.loss)) + " R=" + std::to_string(problem.rows) + " x " + std::to_string(problem.world_size) +
-           " P=" + std::to_string(problem.prefixes.size()) + " labels " + std::to_string(static_cast<int>(problem.labels)) + " t=" +
-           std::to_string(problem.scale) + (problem.self_pairs ? " self" : "") + " on " + engine;
+    return std::string(name_of(problem.loss)) + " R=" + std::to_string(problem.rows) + " x " +
+           std::to_string(problem.world_size) + " P=" + std::to_string(problem.prefixes.size()) + " labels " +
+           std::to_string(static_cast<int>(problem.labels)) + " t=" + std::to_string(problem.scale) +
+           (problem.self_pairs ? " self" : "") + " on " + engine;
 }
 
 /// Tolerances: fp32 logits are off by scale * 2^-24, which exp makes relative, and fp32 sums of 1e5 terms lose 1e-6. bf16 weights round at 2^-9 = 2e-3 at worst, 1.1e-3 in the mean;
 /// bf16 gradients add as much, independently. `cancel` is for tiny prefixes at t = 100, where the projection off the row
 /// cancels most of a weight and leaves its rounding.
-inline void compare(problem_t const& problem, result_t const& got, result_t const& want, std::string const& engine, double cancel = 1) {
+inline void compare(problem_t const& problem, result_t const& got, result_t const& want, std::string const& engine,
+                    double cancel = 1) {
     std::string const what = describe(problem, engine);
     bool const rounded = engine == "cpu-avx512bf16", wide = problem.gradient_type == gradient_type_t::float32_k;
     double const limit = cancel * (wide ? (rounded ? 2e-3 : 1e-5 * std::max(1.0, problem.scale / 20)) : 3e-3);
-    testing::expect_below(std::abs(got.scalars.loss - want.scalars.loss), 1e-5 * want.scalars.loss + 1e-9, what + ": loss");
-    testing::expect_below(std::abs(got.scalars.scale_gradient - want.scalars.scale_gradient), 1e-4 * want.scale_terms + 1e-9, what + ": dt");
-    testing::expect_below(std::abs(got.scalars.bias_gradient - want.scalars.bias_gradient), 1e-4 * want.bias_terms + 1e-9, what + ": db");
+    testing::expect_below(std::abs(got.scalars.loss - want.scalars.loss), 1e-5 * want.scalars.loss + 1e-9,
+                          what + ": loss");
+    testing::expect_below(std::abs(got.scalars.scale_gradient - want.scalars.scale_gradient),
+                          1e-4 * want.scale_terms + 1e-9, what + ": dt");
+    testing::expect_below(std::abs(got.scalars.bias_gradient - want.scalars.bias_gradient),
+                          1e-4 * want.bias_terms + 1e-9, what + ": db");
     for (std::size_t set = 0; set < want.gradients.size(); ++set)
-        testing::expect_below(band_error(problem, got.gradients[set], want.gradients[set]), limit, what + ": dX of set " + std::to_string(set));
+        testing::expect_below(band_error(problem, got.gradients[set], want.gradients[set]), limit,
+                              what + ": dX of set " + std::to_string(set));
 }
 
 inline std::vector<std::string> usable_engines() {

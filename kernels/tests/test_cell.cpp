@@ -43,7 +43,8 @@ void check_bf16() {
         testing::expect(above == high + 1, "above a tie rounds up");
     }
     testing::expect(std::isnan(static_cast<float>(bf16_t(std::numeric_limits<float>::quiet_NaN()))), "NaN stays NaN");
-    testing::expect(std::isnan(static_cast<float>(bf16_t(__builtin_bit_cast(float, 0x7f800001u)))), "a NaN of low bits too");
+    testing::expect(std::isnan(static_cast<float>(bf16_t(__builtin_bit_cast(float, 0x7f800001u)))),
+                    "a NaN of low bits too");
 }
 
 }  // namespace

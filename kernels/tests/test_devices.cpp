@@ -17,7 +17,8 @@ void check_devices(loss_t loss, std::int64_t rows, std::vector<std::int64_t> liv
         result_t const got = run(problem, data, 2, engine);
         compare(problem, got, want, engine);
         result_t const alone = run(problem, data, 1, engine, 1);
-        testing::expect(alone.gradients == got.gradients && alone.scalars.loss == got.scalars.loss, "one thread or two, same bits");
+        testing::expect(alone.gradients == got.gradients && alone.scalars.loss == got.scalars.loss,
+                        "one thread or two, same bits");
     }
 }
 

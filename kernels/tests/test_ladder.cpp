@@ -17,7 +17,8 @@ int main() {
     cpu::packed_ladder_t const packed(make_ladder(problem));
     expect(packed.pairs() == 3 + 6 + 37, "odd bands are padded to pairs");
     expect(packed.panels() == 1 + 1 + 3 && packed.chunks() == 1, "bands are padded to panels");
-    expect(packed.band_of_panel(0) == 0 && packed.band_of_panel(1) == 1 && packed.band_of_panel(4) == 2, "bands of panels");
+    expect(packed.band_of_panel(0) == 0 && packed.band_of_panel(1) == 1 && packed.band_of_panel(4) == 2,
+           "bands of panels");
     expect(packed.columns_of_panel(1).begin == 5 && packed.columns_of_panel(1).end == 17, "columns of a narrow panel");
     expect(packed.columns_of_panel(4).begin == 81 && packed.columns_of_panel(4).end == 90, "columns of a last panel");
     expect(!packed.panels_are_columns(), "padding shows");

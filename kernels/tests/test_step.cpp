@@ -41,11 +41,14 @@ void check_ladders() {
         problem.prefix_weights = {0.5, 0, 2};
         check(problem);
     }
-    check(make_problem(loss_t::one_set_sigmoid_k, 20, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, 16, states_k[1]), {}, 3);
+    check(make_problem(loss_t::one_set_sigmoid_k, 20, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, 16,
+                       states_k[1]),
+          {}, 3);
 }
 
 void check_labels_and_states() {
-    for (auto labels : {label_layout_t::pairs_k, label_layout_t::distinct_k, label_layout_t::equal_k, label_layout_t::mixed_k})
+    for (auto labels :
+         {label_layout_t::pairs_k, label_layout_t::distinct_k, label_layout_t::equal_k, label_layout_t::mixed_k})
         for (state_t state : states_k)
             for (bool self : {false, true}) {
                 auto problem = make_problem(loss_t::one_set_sigmoid_k, 77, {64, 128}, 128, state);
@@ -80,7 +83,12 @@ void check_refusals() {
     refuse([](problem_t& p) { p.live = {0}; }, "live is 0 on every device");
     refuse([](problem_t& p) { p.live = {1, 1}; }, "2 live counts for 1");
     refuse([](problem_t& p) { p.world_size = 17; }, "give 1 to 16");
-    refuse([](problem_t& p) { p.loss = loss_t::info_nce_k; p.self_pairs = true; }, "self_pairs");
+    refuse(
+        [](problem_t& p) {
+            p.loss = loss_t::info_nce_k;
+            p.self_pairs = true;
+        },
+        "self_pairs");
     refuse([](problem_t& p) { p.loss = loss_t::info_nce_k; }, "1 sets for 1 devices");
     try {
         step_t(good, {set_t{}}, 1, "cpu-z80");

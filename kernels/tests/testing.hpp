@@ -17,7 +17,8 @@ inline void expect(bool holds, std::string const& what) {
 }
 
 inline void expect_below(double value, double limit, std::string const& what) {
-    expect(value <= limit, what + ": " + std::to_string(value * 1e6) + "e-6, limit " + std::to_string(limit * 1e6) + "e-6");
+    expect(value <= limit,
+           what + ": " + std::to_string(value * 1e6) + "e-6, limit " + std::to_string(limit * 1e6) + "e-6");
 }
 
 template <class call_t>
@@ -25,7 +26,8 @@ void expect_invalid(call_t&& call, std::string const& part) {
     try {
         call();
     } catch (std::invalid_argument const& problem) {
-        return expect(std::string(problem.what()).find(part) != std::string::npos, "message lacks '" + part + "': " + problem.what());
+        return expect(std::string(problem.what()).find(part) != std::string::npos,
+                      "message lacks '" + part + "': " + problem.what());
     }
     expect(false, "nothing thrown, expected: " + part);
 }

@@ -22,5 +22,5 @@ def test_the_example_builds_against_an_installed_header(tmp_path):
         assert done.returncode == 0, done.stderr + done.stdout
     done = subprocess.run([str(example / "header_only")], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    first, last = (float(line.split("loss ")[1].split()[0]) for line in done.stdout.splitlines() if "loss " in line)
+    first, last = (float(line.split("loss ")[1].split(",")[0]) for line in done.stdout.splitlines() if "loss " in line)
     assert last < first  # the example descends

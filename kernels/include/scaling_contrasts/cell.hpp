@@ -14,7 +14,8 @@ inline constexpr float far_below_k = -6.0f * log2e_k;
 
 /// softplus and sigmoid of a logit far below zero, from e = exp2(x) alone: three terms of their series.
 template <class number_t>
-SCALING_CONTRASTS_HD inline __attribute__((always_inline)) void far_cell(number_t const& e, number_t& loss, number_t& slope) {
+SCALING_CONTRASTS_HD inline __attribute__((always_inline)) void far_cell(number_t const& e, number_t& loss,
+                                                                         number_t& slope) {
     slope = e - e * e * (1.0f - e);
     loss = e - e * e * (0.5f - e * (1.0f / 3.0f));
 }
@@ -22,8 +23,8 @@ SCALING_CONTRASTS_HD inline __attribute__((always_inline)) void far_cell(number_
 /// softplus and sigmoid of any logit, from e = exp2(-|x|), which never overflows. With s = e / (2 + e) <= 1/3,
 /// log(1 + e) = 2 atanh(s) = 2 s (1 + s^2/3 + s^4/5 + ...): relative error below 2e-7 after the term s^12.
 template <class number_t>
-SCALING_CONTRASTS_HD inline __attribute__((always_inline)) void near_cell(number_t const& x, number_t const& e, number_t& loss,
-                                                           number_t& slope) {
+SCALING_CONTRASTS_HD inline __attribute__((always_inline)) void near_cell(number_t const& x, number_t const& e,
+                                                                          number_t& loss, number_t& slope) {
     number_t const s = e / (2.0f + e);
     number_t const q = s * s;
     number_t series = q * (1.0f / 13.0f) + (1.0f / 11.0f);

@@ -14,9 +14,9 @@ namespace scaling_contrasts {
 
 /// One set of embeddings of one device: what goes in, and where its gradient comes out.
 struct set_t {
-    bf16_t const* embeddings = nullptr;      ///< `[rows][dims]`, the first `live` rows count
-    std::int32_t const* labels = nullptr;    ///< group of each row; null: global row (or pair) numbers, all different
-    void* gradient = nullptr;                ///< `[rows][dims]`, float or bf16_t as problem.gradient_type says
+    bf16_t const* embeddings = nullptr;    ///< `[rows][dims]`, the first `live` rows count
+    std::int32_t const* labels = nullptr;  ///< group of each row; null: global row (or pair) numbers, all different
+    void* gradient = nullptr;              ///< `[rows][dims]`, float or bf16_t as problem.gradient_type says
 };
 
 class step_t {
@@ -24,8 +24,13 @@ class step_t {
     /// Throws std::invalid_argument for an impossible problem, failure_t for an engine this machine lacks, std::bad_alloc.
     /// `sets[device * sets_of(loss) + set]` must outlive the step.
     step_t(problem_t const& problem, std::vector<set_t> sets, int threads = 1, std::string const& engine = "auto")
-        : problem_(problem), sets_(std::move(sets)), kernels_(cpu::pick(engine)), ladder_(make_ladder(problem)),
-          pool_(threads), two_(sets_of(problem.loss) == 2), sums_(static_cast<std::size_t>(problem.world_size)) {
+        : problem_(problem),
+          sets_(std::move(sets)),
+          kernels_(cpu::pick(engine)),
+          ladder_(make_ladder(problem)),
+          pool_(threads),
+          two_(sets_of(problem.loss) == 2),
+          sums_(static_cast<std::size_t>(problem.world_size)) {
         check();
         space_ = std::make_unique<cpu::workspace_t>(kernels_, ladder_, true);
         for (int device = 0; device < problem_.world_size; ++device)
@@ -60,13 +65,16 @@ class step_t {
   private:
     int set_count() const { return two_ ? 2 : 1; }
     cpu::side_t& side(int device, int set) { return sides_[static_cast<std::size_t>(device * set_count() + set)]; }
-    set_t const& set_of(int device, int set) const { return sets_[static_cast<std::size_t>(device * set_count() + set)]; }
+    set_t const& set_of(int device, int set) const {
+        return sets_[static_cast<std::size_t>(device * set_count() + set)];
+    }
 
     /// Own block first, then the peers in ring order: the schedule of real devices.
     template <class visit_t>
     void for_each_block(visit_t&& visit) {
         for (int shift = 0; shift < problem_.world_size; ++shift)
-            for (int device = 0; device < problem_.world_size; ++device) visit(device, (device + shift) % problem_.world_size);
+            for (int device = 0; device < problem_.world_size; ++device)
+                visit(device, (device + shift) % problem_.world_size);
     }
 
     void check() const;
@@ -90,21 +98,25 @@ class step_t {
 inline void step_t::check() const {
     int const devices = problem_.world_size;
     if (devices < 1 || devices > max_devices_k)
-        throw std::invalid_argument("world_size is " + std::to_string(devices) + "; give 1 to " + std::to_string(max_devices_k));
-    if (problem_.rows < 1) throw std::invalid_argument("rows is " + std::to_string(problem_.rows) + "; it must be at least 1");
+        throw std::invalid_argument("world_size is " + std::to_string(devices) + "; give 1 to " +
+                                    std::to_string(max_devices_k));
+    if (problem_.rows < 1)
+        throw std::invalid_argument("rows is " + std::to_string(problem_.rows) + "; it must be at least 1");
     if (!problem_.live.empty() && static_cast<int>(problem_.live.size()) != devices)
-        throw std::invalid_argument(std::to_string(problem_.live.size()) + " live counts for " + std::to_string(devices) +
-                                    " devices; give one each");
+        throw std::invalid_argument(std::to_string(problem_.live.size()) + " live counts for " +
+                                    std::to_string(devices) + " devices; give one each");
     for (int device = 0; device < devices; ++device)
         if (problem_.live_of(device) < 0 || problem_.live_of(device) > problem_.rows)
             throw std::invalid_argument("live of device " + std::to_string(device) + " is " +
                                         std::to_string(problem_.live_of(device)) + "; it must be 0 to " +
                                         std::to_string(problem_.rows));
-    if (problem_.live_rows() == 0) throw std::invalid_argument("live is 0 on every device; at least one row must be live");
-    if (problem_.self_pairs && two_) throw std::invalid_argument("self_pairs is for one_set_sigmoid alone; leave it out");
+    if (problem_.live_rows() == 0)
+        throw std::invalid_argument("live is 0 on every device; at least one row must be live");
+    if (problem_.self_pairs && two_)
+        throw std::invalid_argument("self_pairs is for one_set_sigmoid alone; leave it out");
     if (sets_.size() != static_cast<std::size_t>(devices * set_count()))
-        throw std::invalid_argument(std::to_string(sets_.size()) + " sets for " + std::to_string(devices) + " devices of " +
-                                    std::to_string(set_count()));
+        throw std::invalid_argument(std::to_string(sets_.size()) + " sets for " + std::to_string(devices) +
+                                    " devices of " + std::to_string(set_count()));
 }
 
 inline cpu::side_t step_t::make_side(int device, int set) const {
@@ -154,7 +166,8 @@ inline void step_t::begin(int device) {
                     band_t const band = ladder_.bands[static_cast<std::size_t>(p)];
                     square += kernels_.square_sum(s.x.row(row), band.begin, band.end);
                     float const norm = std::sqrt(square);
-                    s.inverse_norms[static_cast<std::size_t>(p * s.padded + row)] = norm < least_norm_k ? 0.0f : 1.0f / norm;
+                    s.inverse_norms[static_cast<std::size_t>(p * s.padded + row)] =
+                        norm < least_norm_k ? 0.0f : 1.0f / norm;
                 }
             }
         });
@@ -163,14 +176,21 @@ inline void step_t::begin(int device) {
 
 inline cpu::block_t step_t::make_block(cpu::objective_t objective, bool counts_loss, bool symmetric, bool both) const {
     bool const info_nce = problem_.loss == loss_t::info_nce_k;
-    cpu::block_t block = {objective, symmetric, both, static_cast<float>(problem_.scale * log2e_k),
-                          info_nce ? 0.0f : static_cast<float>(problem_.bias * log2e_k), {}, {}};
+    cpu::block_t block = {objective,
+                          symmetric,
+                          both,
+                          static_cast<float>(problem_.scale * log2e_k),
+                          info_nce ? 0.0f : static_cast<float>(problem_.bias * log2e_k),
+                          {},
+                          {}};
     for (int p = 0; p < ladder_.count; ++p) {
         double const weight = static_cast<double>(ladder_.weights[static_cast<std::size_t>(p)]) /
                               static_cast<double>(problem_.live_rows()) * (info_nce ? 0.5 : 1.0);
         // A row of one set meets each other row twice, as row and as candidate; a triangle holds half of its cells.
         block.gradient_coefficient[static_cast<std::size_t>(p)] = static_cast<float>(weight * (two_ ? 1.0 : 2.0));
-        block.loss_coefficient[static_cast<std::size_t>(p)] = static_cast<float>(!counts_loss ? 0 : symmetric ? 2 * weight : weight);
+        block.loss_coefficient[static_cast<std::size_t>(p)] = static_cast<float>(!counts_loss ? 0
+                                                                                 : symmetric  ? 2 * weight
+                                                                                              : weight);
     }
     return block;
 }
@@ -189,7 +209,8 @@ inline void step_t::visit(cpu::objective_t objective, int device, int peer) {
 }
 
 inline void step_t::score(int device, int peer) {
-    visit(problem_.loss == loss_t::info_nce_k ? cpu::objective_t::info_nce_k : cpu::objective_t::sigmoid_k, device, peer);
+    visit(problem_.loss == loss_t::info_nce_k ? cpu::objective_t::info_nce_k : cpu::objective_t::sigmoid_k, device,
+          peer);
 }
 
 inline void step_t::gather(int device, int peer) {
@@ -205,7 +226,8 @@ inline void step_t::gather(int device, int peer) {
                 double const below = static_cast<double>(s.greatest[at]) - static_cast<double>(s.own[at]);
                 double const rest = static_cast<double>(s.rest[at]), whole = rest + std::exp2(-below);
                 double const log_whole = below == 0 ? std::log1p(rest) : std::log(whole);
-                sum += static_cast<double>(ladder_.weights[static_cast<std::size_t>(p)]) * (below * std::log(2.0) + log_whole);
+                sum += static_cast<double>(ladder_.weights[static_cast<std::size_t>(p)]) *
+                       (below * std::log(2.0) + log_whole);
                 s.log_sums[at] = s.greatest[at] + static_cast<float>(log_whole / std::log(2.0));
                 s.rest[at] = static_cast<float>(rest / whole);
             }
@@ -218,7 +240,8 @@ inline void step_t::add_self_pairs(int device) {
     cpu::side_t const& s = side(device, 0);
     auto& sums = sums_[static_cast<std::size_t>(device)];
     for (int p = 0; p < ladder_.count; ++p) {
-        double const weight = static_cast<double>(ladder_.weights[static_cast<std::size_t>(p)]) / static_cast<double>(problem_.live_rows());
+        double const weight = static_cast<double>(ladder_.weights[static_cast<std::size_t>(p)]) /
+                              static_cast<double>(problem_.live_rows());
         for (std::int64_t row = 0; row < s.x.rows; ++row) {
             double const cosine = s.inverse_norms[static_cast<std::size_t>(p * s.padded + row)] > 0 ? 1 : 0;
             double const logit = problem_.scale * cosine + problem_.bias;
@@ -254,7 +277,8 @@ inline void step_t::finish(int device) {
 
     for (int set = 0; set < set_count(); ++set) {
         cpu::side_t const& s = side(device, set);
-        std::size_t const element = problem_.gradient_type == gradient_type_t::float32_k ? sizeof(float) : sizeof(bf16_t);
+        std::size_t const element =
+            problem_.gradient_type == gradient_type_t::float32_k ? sizeof(float) : sizeof(bf16_t);
         std::size_t const row_bytes = static_cast<std::size_t>(problem_.dims) * element;
         auto* const out = static_cast<std::byte*>(set_of(device, set).gradient);
         int const parts = static_cast<int>((problem_.rows + cpu::task_k - 1) / cpu::task_k);

@@ -1,8 +1,10 @@
-// A pool of threads for short parallel loops: the caller works too, tasks are handed out one by one, and `run` returns
-// when all are done. Workers spin briefly between loops (a superblock lasts about a millisecond), then sleep.
+// A pool of threads for short parallel loops: the caller works too, and `run` returns when all tasks are done. Thread t
+// of T starts with the t-th part of the tasks, so that loops over the same data leave it in the same core's cache (cores
+// may lie far apart), and then helps the others. Workers spin briefly between loops, then sleep.
 #pragma once
+#include <algorithm>
 #include <atomic>
-#include <functional>
+#include <cstdint>
 #include <thread>
 #include <vector>
 
@@ -11,7 +13,8 @@ namespace scaling_contrasts {
 class pool_t {
   public:
     explicit pool_t(int threads) {
-        for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
+        parts_ = std::vector<part_t>(static_cast<std::size_t>(std::max(threads, 1)));
+        for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
     }
     ~pool_t() {
         stop_ = true;
@@ -22,7 +25,7 @@ class pool_t {
     pool_t(pool_t const&) = delete;
     pool_t& operator=(pool_t const&) = delete;
 
-    int threads() const { return static_cast<int>(workers_.size()) + 1; }
+    int threads() const { return static_cast<int>(parts_.size()); }
 
     /// Calls `task(0) ... task(count - 1)`, each once, on any thread. Tasks must not throw.
     template <class task_t>
@@ -33,12 +36,15 @@ class pool_t {
         }
         call_ = [](void* context, int i) { (*static_cast<std::remove_reference_t<task_t>*>(context))(i); };
         context_ = const_cast<void*>(static_cast<void const*>(&task));
-        count_ = count;
-        next_.store(0, std::memory_order_relaxed);
+        for (int t = 0; t < threads(); ++t) {
+            auto& part = parts_[static_cast<std::size_t>(t)];
+            part.next.store(first_of(t, count), std::memory_order_relaxed);
+            part.end = first_of(t + 1, count);
+        }
         busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
         round_.fetch_add(1, std::memory_order_release);
         round_.notify_all();
-        drain();
+        drain(0);
         wait_until([this] { return busy_.load(std::memory_order_acquire) == 0; }, busy_);
     }
 
@@ -66,25 +72,36 @@ class pool_t {
         }
     }
 
-    void drain() {
-        for (int i = next_.fetch_add(1); i < count_; i = next_.fetch_add(1)) call_(context_, i);
+    /// A thread's own tasks; on a cache line of its own.
+    struct alignas(64) part_t {
+        std::atomic<int> next = 0;
+        int end = 0;
+    };
+
+    int first_of(int thread, int count) const { return static_cast<int>(std::int64_t{count} * thread / threads()); }
+
+    void drain(int own) {
+        for (int step = 0; step < threads(); ++step) {
+            auto& part = parts_[static_cast<std::size_t>((own + step) % threads())];
+            for (int i = part.next.fetch_add(1); i < part.end; i = part.next.fetch_add(1)) call_(context_, i);
+        }
     }
 
-    void work() {
+    void work(int own) {
         for (unsigned seen = 0;;) {
             wait_until([&] { return round_.load(std::memory_order_acquire) != seen; }, round_);
             seen = round_.load(std::memory_order_acquire);
             if (stop_) return;
-            drain();
+            drain(own);
             if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_all();
         }
     }
 
+    std::vector<part_t> parts_;
     std::vector<std::thread> workers_;
     std::atomic<unsigned> round_ = 0;
-    std::atomic<int> next_ = 0, busy_ = 0;
+    std::atomic<int> busy_ = 0;
     std::atomic<bool> stop_ = false;
-    int count_ = 0;
     void* context_ = nullptr;
     void (*call_)(void*, int) = nullptr;
 };

@@ -14,9 +14,9 @@
 
 namespace scaling_contrasts {
 
-inline constexpr int max_prefixes_k = 16;          ///< longest ladder
-inline constexpr int max_devices_k = 16;           ///< most devices one process drives
-inline constexpr float least_norm_k = 1e-12f;      ///< a prefix shorter than this has cosine 0 and no gradient
+inline constexpr int max_prefixes_k = 16;      ///< longest ladder
+inline constexpr int max_devices_k = 16;       ///< most devices one process drives
+inline constexpr float least_norm_k = 1e-12f;  ///< a prefix shorter than this has cosine 0 and no gradient
 
 enum class loss_t { one_set_sigmoid_k, two_set_sigmoid_k, info_nce_k };
 enum class gradient_type_t { float32_k, bfloat16_k };
@@ -59,7 +59,9 @@ struct bf16_t {
         bool const nan = (word & 0x7fffffffu) > 0x7f800000u;
         bits = static_cast<std::uint16_t>(nan ? (word >> 16) | 0x40u : (word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
     }
-    SCALING_CONTRASTS_HD explicit operator float() const { return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16); }
+    SCALING_CONTRASTS_HD explicit operator float() const {
+        return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16);
+    }
 };
 static_assert(sizeof(bf16_t) == 2);
 
@@ -84,18 +86,18 @@ using error_t = failure_t;
 /// What a step computes. Shapes are of one device: `rows` rows of one set, or image-caption pairs of two.
 struct problem_t {
     loss_t loss = loss_t::one_set_sigmoid_k;
-    std::int64_t rows = 1024;                           ///< R: rows (one set) or pairs (two sets) of each device
-    std::vector<std::int64_t> live;                     ///< live rows of each device; empty: all
-    int dims = 1024;                                    ///< D
+    std::int64_t rows = 1024;        ///< R: rows (one set) or pairs (two sets) of each device
+    std::vector<std::int64_t> live;  ///< live rows of each device; empty: all
+    int dims = 1024;                 ///< D
     std::vector<int> prefixes = {64, 128, 256, 512, 1024};
-    std::vector<double> prefix_weights;                 ///< empty: 1 / prefixes.size() each
+    std::vector<double> prefix_weights;  ///< empty: 1 / prefixes.size() each
     gradient_type_t gradient_type = gradient_type_t::bfloat16_k;
-    double scale = 10.0;                                ///< t, already exponentiated
-    double bias = -10.0;                                ///< b
-    bool self_pairs = false;                            ///< one set only: whether (i, i) counts, as a positive
-    int world_size = 1;                                 ///< devices
-    std::uint32_t seed = 42;                            ///< of the synthetic inputs
-    label_layout_t labels = label_layout_t::pairs_k;    ///< of the synthetic inputs
+    double scale = 10.0;                              ///< t, already exponentiated
+    double bias = -10.0;                              ///< b
+    bool self_pairs = false;                          ///< one set only: whether (i, i) counts, as a positive
+    int world_size = 1;                               ///< devices
+    std::uint32_t seed = 42;                          ///< of the synthetic inputs
+    label_layout_t labels = label_layout_t::pairs_k;  ///< of the synthetic inputs
 
     std::int64_t live_of(int device) const { return live.empty() ? rows : live[static_cast<std::size_t>(device)]; }
     std::int64_t live_rows() const {  ///< n: over all devices

@@ -78,7 +78,7 @@ inline void fold_statistics(packed_ladder_t const& ladder, side_t& side, float c
                 int const slot = (task * ladder.count + p) * task_k + i;
                 float const most = std::max(side.greatest[at], greatest[slot]);
                 side.rest[at] = side.rest[at] * std::exp2(side.greatest[at] - most) +
-                                 totals[slot] * std::exp2(greatest[slot] - most);
+                                totals[slot] * std::exp2(greatest[slot] - most);
                 side.greatest[at] = most;
             }
         }
@@ -91,56 +91,104 @@ inline void fold_statistics(packed_ladder_t const& ladder, side_t& side, float c
 inline void score_block(kernels_t const& kernels, pool_t& pool, packed_ladder_t const& ladder, workspace_t& space,
                         side_t& rows, side_t& candidates, block_t const& block, scalars_t& sums) {
     bool const statistics = block.objective == objective_t::statistics_k;
-    constexpr int groups = block_k / tile_rows_k, right_panels = block_k / panel_k, tasks = tasks_a_side_k * tasks_a_side_k;
+    constexpr int groups = block_k / tile_rows_k, right_panels = block_k / panel_k,
+                  tasks = tasks_a_side_k * tasks_a_side_k;
     std::size_t const left_bytes = static_cast<std::size_t>(ladder.pairs()) * tile_rows_k * kernels.pair_bytes;
     std::int64_t const panel_words = std::int64_t{panel_k} * block_k / 2;
     int const panels = statistics ? 0 : ladder.panels(), row_panels = block.both ? panels : 0;
 
     for (std::int64_t i = 0; i < rows.x.rows; i += block_k) {
         int const row_count = static_cast<int>(std::min<std::int64_t>(block_k, rows.x.rows - i));
-        pool.run(groups + row_panels, [&](int part) {
-            if (part < groups) return kernels.pack_left(ladder, rows.x, i + part * tile_rows_k, space.left.data() + part * left_bytes);
-            kernels.pack_panel(ladder, rows.x, i, part - groups, space.row_panels.data() + (part - groups) * panel_words);
+        pool.run(groups, [&](int part) {
+            kernels.pack_left(ladder, rows.x, i + part * tile_rows_k,
+                              space.left.data() + static_cast<std::size_t>(part) * left_bytes);
+        });
+        pool.run(row_panels, [&](int panel) {
+            kernels.pack_panel(ladder, rows.x, i, panel, space.row_panels.data() + panel * panel_words);
         });
         for (std::int64_t j = block.symmetric ? i : 0; j < candidates.x.rows; j += block_k) {
             int const candidate_count = static_cast<int>(std::min<std::int64_t>(block_k, candidates.x.rows - j));
-            pool.run(right_panels + panels, [&](int part) {
-                if (part < right_panels)
-                    return kernels.pack_right(ladder, candidates.x, j + part * panel_k,
-                                              space.right.data() + std::int64_t{part} * ladder.pairs() * panel_k);
-                kernels.pack_panel(ladder, candidates.x, j, part - right_panels,
-                                   space.candidate_panels.data() + (part - right_panels) * panel_words);
+            pool.run(panels, [&](int panel) {
+                kernels.pack_panel(ladder, candidates.x, j, panel, space.candidate_panels.data() + panel * panel_words);
+            });
+            pool.run(right_panels, [&](int part) {
+                kernels.pack_right(ladder, candidates.x, j + part * panel_k,
+                                   space.right.data() + std::int64_t{part} * ladder.pairs() * panel_k);
             });
             bool const diagonal = block.symmetric && i == j;
-            score_job_t const job = {
-                &ladder, &rows, &candidates, i, j, row_count, candidate_count, block.objective, diagonal, block.both,
-                block.scale2, block.bias2, block.gradient_coefficient, block.loss_coefficient, space.left.data(),
-                space.right.data(), space.weights.data(), space.transposed_weights.data(), space.row_sums.data(),
-                space.candidate_sums.data(), space.row_totals.data(), space.candidate_totals.data(), space.losses.data(),
-                space.bias_sums.data(), space.exact.data(), space.exact_weights.data(), space.exact_counts.data()};
+            score_job_t const job = {&ladder,
+                                     &rows,
+                                     &candidates,
+                                     i,
+                                     j,
+                                     row_count,
+                                     candidate_count,
+                                     block.objective,
+                                     diagonal,
+                                     block.both,
+                                     block.scale2,
+                                     block.bias2,
+                                     block.gradient_coefficient,
+                                     block.loss_coefficient,
+                                     space.left.data(),
+                                     space.right.data(),
+                                     space.weights.data(),
+                                     space.transposed_weights.data(),
+                                     space.row_sums.data(),
+                                     space.candidate_sums.data(),
+                                     space.row_totals.data(),
+                                     space.candidate_totals.data(),
+                                     space.losses.data(),
+                                     space.bias_sums.data(),
+                                     space.exact.data(),
+                                     space.exact_weights.data(),
+                                     space.exact_counts.data()};
             pool.run(tasks, [&](int task) { kernels.score(job, task); });
             for (int task = 0; task < tasks; ++task) {
                 sums.loss += space.losses[static_cast<std::size_t>(task)];
                 sums.bias_gradient += space.bias_sums[static_cast<std::size_t>(task)];
             }
 
-            gradient_job_t const to_rows = {&ladder, &rows, &candidates, i, j, row_count, candidate_count, false, diagonal,
-                                            space.weights.data(), space.candidate_panels.data(), space.exact.data(),
-                                            space.exact_weights.data(), space.exact_counts.data()};
-            gradient_job_t const to_candidates = {&ladder, &candidates, &rows, j, i, candidate_count, row_count, true, diagonal,
-                                                  space.transposed_weights.data(), space.row_panels.data(), space.exact.data(),
-                                                  space.exact_weights.data(), space.exact_counts.data()};
+            gradient_job_t const to_rows = {&ladder,
+                                            &rows,
+                                            &candidates,
+                                            i,
+                                            j,
+                                            row_count,
+                                            candidate_count,
+                                            false,
+                                            diagonal,
+                                            space.weights.data(),
+                                            space.candidate_panels.data(),
+                                            space.exact.data(),
+                                            space.exact_weights.data(),
+                                            space.exact_counts.data()};
+            gradient_job_t const to_candidates = {&ladder,
+                                                  &candidates,
+                                                  &rows,
+                                                  j,
+                                                  i,
+                                                  candidate_count,
+                                                  row_count,
+                                                  true,
+                                                  diagonal,
+                                                  space.transposed_weights.data(),
+                                                  space.row_panels.data(),
+                                                  space.exact.data(),
+                                                  space.exact_weights.data(),
+                                                  space.exact_counts.data()};
             auto add_to = [&](gradient_job_t const& target, int group, int chunk) {
                 if (group * task_k >= target.target_count) return;
                 if (chunk == 0) {
                     float const* const folded = target.transposed ? space.candidate_sums.data() : space.row_sums.data();
-                    float const* const totals = target.transposed ? space.candidate_totals.data() : space.row_totals.data();
+                    float const* const totals =
+                        target.transposed ? space.candidate_totals.data() : space.row_totals.data();
                     if (statistics)
                         detail::fold_statistics(ladder, *target.target, folded, totals, target.first_target,
                                                 target.target_count, group, target.transposed);
                     else
-                        detail::fold_sums(ladder, *target.target, folded, target.first_target, target.target_count, group,
-                                          target.transposed);
+                        detail::fold_sums(ladder, *target.target, folded, target.first_target, target.target_count,
+                                          group, target.transposed);
                 }
                 if (!statistics) kernels.gradient(target, group, chunk);
             };
@@ -148,7 +196,8 @@ inline void score_block(kernels_t const& kernels, pool_t& pool, packed_ladder_t 
             // On the diagonal both targets are the same rows: one task does both, one after the other.
             int const sides = block.both && !diagonal ? 2 : 1;
             pool.run(sides * tasks_a_side_k * chunks, [&](int part) {
-                int const group = part / sides / chunks, chunk = part / sides % chunks;
+                // columns slowest: a thread keeps the columns whose panels it packed
+                int const chunk = part / sides / tasks_a_side_k, group = part / sides % tasks_a_side_k;
                 if (diagonal || part % sides == 0) add_to(to_rows, group, chunk);
                 if (diagonal || part % sides == 1) add_to(to_candidates, group, chunk);
             });

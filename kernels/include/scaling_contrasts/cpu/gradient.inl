@@ -20,14 +20,16 @@ SC_INLINE void add_products(gradient_job_t const& job, int group, int panel) {
         float* const c = rows == tile_rows_k ? out : spare;
         std::int64_t const c_stride = rows == tile_rows_k ? stride : panel_k;
         if (c == spare)
-            for (int r = 0; r < rows; ++r) __builtin_memcpy(spare + r * panel_k, out + r * stride, panel_k * sizeof(float));
+            for (int r = 0; r < rows; ++r)
+                __builtin_memcpy(spare + r * panel_k, out + r * stride, panel_k * sizeof(float));
         std::uint32_t const* const b = right + begin / 2 * panel_k;
         if constexpr (transposed)
-            multiply<1, tile_rows_k>(c, c_stride, plane + std::int64_t{row} * (block_k / 2) + begin / 2 * tile_rows_k, b, pairs);
-        else
-            multiply<block_k / 2, 1>(c, c_stride, plane + std::int64_t{row} * (block_k / 2) + begin / 2, b, pairs);
+            multiply<1, tile_rows_k>(c, c_stride, plane + std::int64_t{row} * (block_k / 2) + begin / 2 * tile_rows_k,
+                                     b, pairs);
+        else multiply<block_k / 2, 1>(c, c_stride, plane + std::int64_t{row} * (block_k / 2) + begin / 2, b, pairs);
         if (c == spare)
-            for (int r = 0; r < rows; ++r) __builtin_memcpy(out + r * stride, spare + r * panel_k, panel_k * sizeof(float));
+            for (int r = 0; r < rows; ++r)
+                __builtin_memcpy(out + r * stride, spare + r * panel_k, panel_k * sizeof(float));
     }
 }
 
@@ -46,7 +48,8 @@ SC_INLINE void add_exact(gradient_job_t const& job, int group, int first_panel, 
             for (int panel = first_panel; panel < last_panel; ++panel) {
                 auto const [begin, end] = ladder.columns_of_panel(panel);
                 float const weight = weights[ladder.band_of_panel(panel)];
-                for (int c = 0; c < end - begin; ++c) out[panel * panel_k + c] += weight * static_cast<float>(x[begin + c]);
+                for (int c = 0; c < end - begin; ++c)
+                    out[panel * panel_k + c] += weight * static_cast<float>(x[begin + c]);
             }
         }
     }

@@ -5,7 +5,7 @@
 #include "scaling_contrasts/cpu/gradient.inl"
 
 inline kernels_t const& kernels() {
-    static kernels_t const table = {name_k,     usable,     sizeof(pair_t), pack_left, pack_right,
+    static kernels_t const table = {name_k,     usable,     sizeof(pair_t), pack_left,    pack_right,
                                     pack_panel, square_sum, score,          add_gradient, write_row};
     return table;
 }

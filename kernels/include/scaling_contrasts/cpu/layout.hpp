@@ -22,9 +22,9 @@ inline constexpr int panel_k = 32;
 inline constexpr int task_k = 64;
 inline constexpr int block_k = 256;
 inline constexpr int tasks_a_side_k = block_k / task_k;
-inline constexpr int panels_a_chunk_k = 8;    ///< gradient columns of one task, in panels
-inline constexpr int exact_a_task_k = 256;    ///< positives of a task kept apart in fp32
-inline constexpr int exact_a_tile_k = 32;     ///< beyond it a tile's positives stay among the bf16 weights
+inline constexpr int panels_a_chunk_k = 8;  ///< gradient columns of one task, in panels
+inline constexpr int exact_a_task_k = 256;  ///< positives of a task kept apart in fp32
+inline constexpr int exact_a_tile_k = 32;   ///< beyond it a tile's positives stay among the bf16 weights
 
 constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -60,18 +60,18 @@ struct packed_ladder_t : ladder_t {
 
 /// One set of embeddings of one device, with what the steps keep about each of its rows: arrays `[prefix][padded]`.
 struct side_t {
-    matrix_view_t x;                      ///< live rows only
-    std::int64_t padded = 0;              ///< x.rows rounded up to whole superblocks
-    buffer_t<std::int32_t> labels;        ///< group of each row
-    buffer_t<float> inverse_norms;        ///< 0 where the norm is below least_norm_k
-    buffer_t<float> sums;                 ///< sum over candidates of (dL/dlogit) * cosine
+    matrix_view_t x;                ///< live rows only
+    std::int64_t padded = 0;        ///< x.rows rounded up to whole superblocks
+    buffer_t<std::int32_t> labels;  ///< group of each row
+    buffer_t<float> inverse_norms;  ///< 0 where the norm is below least_norm_k
+    buffer_t<float> sums;           ///< sum over candidates of (dL/dlogit) * cosine
     // info_nce alone; logits are in units of ln 2
-    buffer_t<float> greatest;             ///< running maximum of the logits
-    buffer_t<float> rest;                 ///< sum over negatives of exp2(logit - greatest); then its share of the whole sum
-    buffer_t<float> own;                  ///< the positive's logit
-    buffer_t<float> log_sums;             ///< log2 of the whole sum of exp2
+    buffer_t<float> greatest;  ///< running maximum of the logits
+    buffer_t<float> rest;      ///< sum over negatives of exp2(logit - greatest); then its share of the whole sum
+    buffer_t<float> own;       ///< the positive's logit
+    buffer_t<float> log_sums;  ///< log2 of the whole sum of exp2
     buffer_t<float> own_accumulator;
-    float* accumulator = nullptr;         ///< gradient so far, `[x.rows][accumulator_stride]`, in panels
+    float* accumulator = nullptr;  ///< gradient so far, `[x.rows][accumulator_stride]`, in panels
     std::int64_t accumulator_stride = 0;
 };
 
@@ -90,22 +90,22 @@ struct score_job_t {
     std::int64_t first_row, first_candidate;
     int row_count, candidate_count;
     objective_t objective;
-    bool diagonal;  ///< rows and candidates are the same: only cells right of the diagonal count
-    bool both;      ///< candidates get gradients too
-    float scale2, bias2;                                         ///< t and b times log2(e)
+    bool diagonal;        ///< rows and candidates are the same: only cells right of the diagonal count
+    bool both;            ///< candidates get gradients too
+    float scale2, bias2;  ///< t and b times log2(e)
     std::array<float, max_prefixes_k> gradient_coefficient, loss_coefficient;
     void const* left;            ///< rows, `[row / 8][pair][8]`
     std::uint32_t const* right;  ///< candidates, `[candidate / 32][pair][32]`
     void* weights;
     void* transposed_weights;
-    float* row_sums;             ///< `[task][prefix][64]`; statistics: greatest
+    float* row_sums;  ///< `[task][prefix][64]`; statistics: greatest
     float* candidate_sums;
-    float* row_totals;           ///< statistics: rest
+    float* row_totals;  ///< statistics: rest
     float* candidate_totals;
-    double* losses;              ///< `[task]`
+    double* losses;  ///< `[task]`
     double* bias_sums;
-    exact_t* exact;              ///< `[task][exact_a_task_k]`
-    float* exact_weights;        ///< `[task][exact_a_task_k][band]`
+    exact_t* exact;        ///< `[task][exact_a_task_k]`
+    float* exact_weights;  ///< `[task][exact_a_task_k][band]`
     int* exact_counts;
 };
 
@@ -141,8 +141,8 @@ struct kernels_t {
     void (*score)(score_job_t const&, int task);
     void (*gradient)(gradient_job_t const&, int group, int chunk);
     /// Gradient of one row from what was accumulated: scale * (accumulated - toward[band] * x).
-    void (*write_row)(packed_ladder_t const&, float const* accumulated, bf16_t const* x, float const* toward, float scale,
-                      gradient_type_t, void* out);
+    void (*write_row)(packed_ladder_t const&, float const* accumulated, bf16_t const* x, float const* toward,
+                      float scale, gradient_type_t, void* out);
 };
 
 }  // namespace scaling_contrasts::cpu

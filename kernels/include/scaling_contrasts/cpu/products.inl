@@ -29,7 +29,8 @@ SC_INLINE void multiply(float* __restrict c, std::int64_t c_stride, pair_t const
             pair_t const* const a = left + r0 * row_step;
             std::uint32_t const* const b = right + v0 * lanes_k;
 #pragma GCC unroll 8
-            for (int r = 0; r < rows_k; ++r) __builtin_prefetch(corner + r * c_stride, 1), __builtin_prefetch(corner + r * c_stride + 16, 1);
+            for (int r = 0; r < rows_k; ++r)
+                __builtin_prefetch(corner + r * c_stride, 1), __builtin_prefetch(corner + r * c_stride + 16, 1);
             vector_t sum[rows_k][wide_k] = {};
             for (int k = 0; k < pairs; ++k) {
 #if SC_BF16_PRODUCTS
@@ -37,7 +38,8 @@ SC_INLINE void multiply(float* __restrict c, std::int64_t c_stride, pair_t const
                 __m512bh const b1 = (__m512bh)_mm512_loadu_si512(b + k * panel_k + lanes_k);
 #pragma GCC unroll 8
                 for (int r = 0; r < rows_k; ++r) {
-                    __m512bh const both = (__m512bh)_mm512_set1_epi32(static_cast<int>(a[r * row_step + k * pair_step]));
+                    __m512bh const both =
+                        (__m512bh)_mm512_set1_epi32(static_cast<int>(a[r * row_step + k * pair_step]));
                     sum[r][0] = _mm512_dpbf16_ps(sum[r][0], both, b0);
                     sum[r][1] = _mm512_dpbf16_ps(sum[r][1], both, b1);
                 }
@@ -82,11 +84,13 @@ SC_INLINE void pack_rows(packed_ladder_t const& ladder, matrix_view_t const& x, 
                 bool const there = row + r < x.rows;
                 bf16_t const* const from = there ? x.row(row + r) + begin : nullptr;
                 for (int k = k0; k < std::min(k0 + together_k, whole); ++k)
-                    put((first + k) * width + r, there ? from[2 * k].bits : std::uint16_t{0}, there ? from[2 * k + 1].bits : std::uint16_t{0});
+                    put((first + k) * width + r, there ? from[2 * k].bits : std::uint16_t{0},
+                        there ? from[2 * k + 1].bits : std::uint16_t{0});
             }
         if ((end - begin) % 2)
             for (int r = 0; r < width; ++r)
-                put((first + whole) * width + r, row + r < x.rows ? x.row(row + r)[end - 1].bits : std::uint16_t{0}, std::uint16_t{0});
+                put((first + whole) * width + r, row + r < x.rows ? x.row(row + r)[end - 1].bits : std::uint16_t{0},
+                    std::uint16_t{0});
     }
 }
 
@@ -159,15 +163,16 @@ inline void pack_panel(packed_ladder_t const& ladder, matrix_view_t const& x, st
         std::int64_t const even = row + 2 * pair;
         std::uint16_t rows[2][panel_k] = {};
         for (int r = 0; r < 2; ++r)
-            if (even + r < x.rows) __builtin_memcpy(rows[r], x.row(even + r) + begin, static_cast<std::size_t>(width) * 2);
+            if (even + r < x.rows)
+                __builtin_memcpy(rows[r], x.row(even + r) + begin, static_cast<std::size_t>(width) * 2);
         for (int c = 0; c < panel_k; ++c) out[c] = rows[0][c] | std::uint32_t{rows[1][c]} << 16;
     }
 }
 
 /// One row of the gradient: scale * (accumulated - toward[band] * x), out of its panels; columns past the ladder are zero.
 template <class gradient_t>
-SC_INLINE void write_row_as(packed_ladder_t const& ladder, float const* accumulated, bf16_t const* x, float const* toward,
-                            float scale, gradient_t* out) {
+SC_INLINE void write_row_as(packed_ladder_t const& ladder, float const* accumulated, bf16_t const* x,
+                            float const* toward, float scale, gradient_t* out) {
     for (int panel = 0; panel < ladder.panels(); ++panel, accumulated += panel_k) {
         band_t const columns = ladder.columns_of_panel(panel);
         float const pull = toward[ladder.band_of_panel(panel)];
@@ -183,8 +188,7 @@ inline void write_row(packed_ladder_t const& ladder, float const* accumulated, b
                       float scale, gradient_type_t type, void* out) {
     if (type == gradient_type_t::float32_k)
         write_row_as(ladder, accumulated, x, toward, scale, static_cast<float*>(out));
-    else
-        write_row_as(ladder, accumulated, x, toward, scale, static_cast<bf16_t*>(out));
+    else write_row_as(ladder, accumulated, x, toward, scale, static_cast<bf16_t*>(out));
 }
 
 inline float square_sum(bf16_t const* row, int begin, int end) {

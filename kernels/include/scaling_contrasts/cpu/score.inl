@@ -10,13 +10,13 @@ struct tile_t {
     integers_t counted[tile_rows_k][vectors_k];   ///< all ones where the cell is part of the loss
     bool plain;                                   ///< every cell is counted, none is positive
     bool positives;
-    int row, candidate, rows;                     ///< place in the superblock, rows in use
+    int row, candidate, rows;  ///< place in the superblock, rows in use
 };
 
 /// What a task sums while it goes from tile to tile.
 struct task_sums_t {
-    vector_t rows[task_k * max_prefixes_k];     ///< `[row][prefix]`
-    float most[task_k * max_prefixes_k];        ///< statistics: the maximum that `rows` refers to
+    vector_t rows[task_k * max_prefixes_k];  ///< `[row][prefix]`
+    float most[task_k * max_prefixes_k];     ///< statistics: the maximum that `rows` refers to
     vector_t loss, bias;
 };
 
@@ -95,10 +95,11 @@ SC_INLINE void weigh(score_job_t const& job, int p, tile_t& tile, task_sums_t& s
 SC_INLINE void weigh_sigmoid(score_job_t const& job, int p, tile_t& tile, task_sums_t& sums, float* candidate_sums) {
     float const most = find_logits(job, p, tile);
     if (tile.plain && most <= far_below_k)
-        return weigh(job, p, tile, sums, candidate_sums, [](vector_t x, int, int, vector_t& loss, vector_t& slope) SC_TARGET {
-            vector_t const e = exp2_of(x);
-            far_cell(e, loss, slope);
-        });
+        return weigh(job, p, tile, sums, candidate_sums,
+                     [](vector_t x, int, int, vector_t& loss, vector_t& slope) SC_TARGET {
+                         vector_t const e = exp2_of(x);
+                         far_cell(e, loss, slope);
+                     });
     weigh(job, p, tile, sums, candidate_sums, [&](vector_t x, int r, int v, vector_t& loss, vector_t& slope) SC_TARGET {
         integers_t const positive = tile.positive[r][v], counted = tile.counted[r][v];
         x = positive ? -x : x;
@@ -116,7 +117,8 @@ SC_INLINE void weigh_info_nce(score_job_t const& job, int p, tile_t& tile, task_
     std::int64_t const row = p * job.rows->padded + job.first_row + tile.row;
     std::int64_t const candidate = p * job.candidates->padded + job.first_candidate + tile.candidate;
     float const *const row_logs = job.rows->log_sums.data() + row, *const row_rest = job.rows->rest.data() + row;
-    float const *const logs = job.candidates->log_sums.data() + candidate, *const rest = job.candidates->rest.data() + candidate;
+    float const *const logs = job.candidates->log_sums.data() + candidate, *const rest =
+                                                                               job.candidates->rest.data() + candidate;
     weigh(job, p, tile, sums, candidate_sums, [&](vector_t x, int r, int v, vector_t& loss, vector_t& slope) SC_TARGET {
         slope = exp2_of(x - row_logs[r]) + exp2_of(x - load(logs + v * lanes_k));
         slope = tile.positive[r][v] ? -(load(rest + v * lanes_k) + row_rest[r]) : slope;
@@ -132,7 +134,8 @@ SC_INLINE void keep_own_logits(score_job_t const& job, int p, tile_t const& tile
     for (int r = 0; r < tile.rows; ++r)
         for (int c = 0; c < panel_k; ++c)
             if (tile.positive[r][c / lanes_k][c % lanes_k] != 0)
-                job.rows->own.data()[row + r] = job.candidates->own.data()[candidate + c] = tile.logits[r * panel_k + c];
+                job.rows->own.data()[row + r] = job.candidates->own.data()[candidate + c] =
+                    tile.logits[r * panel_k + c];
 }
 
 /// First pass of info_nce: running maximum of all logits and sum of exp2 over negatives, along rows and candidates.
@@ -186,7 +189,8 @@ SC_INLINE void set_positives_apart(score_job_t const& job, int task, tile_t& til
         for (int c = 0; c < panel_k; ++c) {
             if (tile.positive[r][c / lanes_k][c % lanes_k] == 0) continue;
             int const slot = task * exact_a_task_k + count++;
-            job.exact[slot] = {static_cast<std::uint16_t>(tile.row + r), static_cast<std::uint16_t>(tile.candidate + c)};
+            job.exact[slot] = {static_cast<std::uint16_t>(tile.row + r),
+                               static_cast<std::uint16_t>(tile.candidate + c)};
             for (int band = 0; band < bands; ++band) {
                 job.exact_weights[std::int64_t{slot} * bands + band] = tile.weights[band][r * panel_k + c];
                 tile.weights[band][r * panel_k + c] = 0;
@@ -198,7 +202,8 @@ SC_INLINE void set_positives_apart(score_job_t const& job, int task, tile_t& til
 SC_INLINE void store_weights(score_job_t const& job, int band, tile_t const& tile) {
     float const* const weights = tile.weights[band];
     auto* const plane = static_cast<pair_t*>(job.weights) + std::int64_t{band} * block_k * (block_k / 2);
-    auto* const transposed = static_cast<pair_t*>(job.transposed_weights) + std::int64_t{band} * block_k * (block_k / 2);
+    auto* const transposed =
+        static_cast<pair_t*>(job.transposed_weights) + std::int64_t{band} * block_k * (block_k / 2);
     for (int r = 0; r < tile_rows_k; ++r) {
         pair_t* const out = plane + std::int64_t{tile.row + r} * (block_k / 2) + tile.candidate / 2;
 #if SC_BF16_PRODUCTS
@@ -212,7 +217,8 @@ SC_INLINE void store_weights(score_job_t const& job, int band, tile_t const& til
         for (int c = 0; c < panel_k; c += tile_rows_k) {
             float const* const even = weights + r * panel_k + c;
             float const* const odd = even + panel_k;
-            pair_t* const out = transposed + std::int64_t{tile.candidate + c} * (block_k / 2) + (tile.row + r) / 2 * tile_rows_k;
+            pair_t* const out =
+                transposed + std::int64_t{tile.candidate + c} * (block_k / 2) + (tile.row + r) / 2 * tile_rows_k;
 #if SC_BF16_PRODUCTS
             __m256i const low = _mm256_cvtepu16_epi32((__m128i)_mm256_cvtneps_pbh(_mm256_loadu_ps(even)));
             __m256i const high = _mm256_cvtepu16_epi32((__m128i)_mm256_cvtneps_pbh(_mm256_loadu_ps(odd)));
@@ -255,13 +261,15 @@ inline void score_cells(score_job_t const& job, int task) {
             for (int p = 0; p < ladder.count; ++p) {
                 int const begin = ladder.pair_begin[static_cast<std::size_t>(p)];
                 int const end = ladder.pair_begin[static_cast<std::size_t>(p + 1)];
-                multiply<1, tile_rows_k>(
-                    tile.dots, panel_k,
-                    static_cast<pair_t const*>(job.left) + (std::int64_t{r / tile_rows_k} * ladder.pairs() + begin) * tile_rows_k,
-                    job.right + (std::int64_t{c / panel_k} * ladder.pairs() + begin) * panel_k, end - begin);
+                multiply<1, tile_rows_k>(tile.dots, panel_k,
+                                         static_cast<pair_t const*>(job.left) +
+                                             (std::int64_t{r / tile_rows_k} * ladder.pairs() + begin) * tile_rows_k,
+                                         job.right + (std::int64_t{c / panel_k} * ladder.pairs() + begin) * panel_k,
+                                         end - begin);
                 int const slot = p * task_k + c - first_candidate;
                 if constexpr (objective == objective_t::sigmoid_k) weigh_sigmoid(job, p, tile, sums, lane_sums + slot);
-                if constexpr (objective == objective_t::info_nce_k) weigh_info_nce(job, p, tile, sums, lane_sums + slot);
+                if constexpr (objective == objective_t::info_nce_k)
+                    weigh_info_nce(job, p, tile, sums, lane_sums + slot);
                 if constexpr (statistics) gather_statistics(job, p, tile, sums, lane_sums + slot, lane_totals + slot);
             }
             if constexpr (!statistics) finish_tile(job, task, tile);

@@ -51,8 +51,8 @@ namespace scaling_contrasts::cpu::avx512 {
 inline constexpr int lanes_k = 16;
 inline constexpr char const* name_k = "cpu-avx512";
 inline bool usable() {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vl");
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 #include "scaling_contrasts/cpu/kernels.inl"
 #undef SC_TARGET
