@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from harness import configuration, environment, launch, lock, machine, plan, progress
 from harness.cases import ConfigurationError
 from harness.configuration import Configuration
+from harness.interrupt import Interrupt
 from harness.machine import Machine
 from harness.plan import Planned
 from harness.run import Campaign, write_checks
@@ -71,13 +71,19 @@ def refuse_busy(here: Machine) -> None:
 
 
 def measure(
-    chosen: Configuration, here: Machine, planned: list[Planned], dropped: list[Planned], parent: Path
+    chosen: Configuration,
+    here: Machine,
+    planned: list[Planned],
+    dropped: list[Planned],
+    parent: Path,
+    stream: TextIO | None = None,
 ) -> tuple[int, Path]:
     """Run planned cases into a new or unfinished run folder under `parent`, which is returned with the exit code.
 
-    The caller holds the lock. Raises ConfigurationError when the folder cannot be written.
+    Progress goes to `stream` (default: stdout). The caller holds the lock. Raises ConfigurationError when the folder
+    cannot be written.
     """
-    screen = progress.Progress()
+    screen = progress.Progress(stream)
     facts = environment.describe(here, [each.system.package for each in planned])
     identity = fingerprint(chosen, planned, facts)
     with writing(parent):
@@ -115,9 +121,9 @@ def measure(
 
 
 def _run(campaign: Campaign, store: Store, screen: progress.Progress) -> int:
-    with interruptible():
+    with Interrupt() as interrupt:
         try:
-            campaign.run()
+            campaign.run(interrupt.check)
         except KeyboardInterrupt:
             screen.say(f"interrupted; finished rows are in {_shown(store.folder)}, the same command continues there")
             return INTERRUPTED
@@ -192,21 +198,6 @@ def writing(parent: Path) -> Iterator[None]:
             f"cannot write {what}: {problem.strerror}; finished rows are safe, the same command continues "
             "once this is mended (results=<folder> writes elsewhere)"
         ) from None
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """SIGTERM interrupts like Ctrl-C while this lasts."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _shown(path: Path) -> str:

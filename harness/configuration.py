@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,11 +69,16 @@ def compose(overrides: Sequence[str] = ()) -> Configuration:
 
 
 def _compose(overrides: tuple[str, ...]) -> dict[str, Any]:
-    from hydra import compose as hydra_compose  # half a second of imports: only when a configuration is wanted
-    from hydra import initialize_config_dir
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
+    try:
+        from hydra import compose as hydra_compose  # half a second of imports: only when a configuration is wanted
+        from hydra import initialize_config_dir
+        from hydra.errors import HydraException
+        from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+    except ImportError as problem:
+        raise ConfigurationError(
+            f"{problem.name} is not installed for {sys.executable}; run make setup, or install hydra-core"
+        ) from None
 
     for override in overrides:
         _check_override(override)

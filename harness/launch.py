@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,24 +117,52 @@ def _text(value: Any, separator: str = ",") -> str:
     return str(value)
 
 
-def launch(system: System, case: Mapping[str, Any], folder: Path, binary: Path, grace_seconds: float = 3.0) -> Outcome:
+def launch(
+    system: System,
+    case: Mapping[str, Any],
+    folder: Path,
+    binary: Path,
+    grace_seconds: float = 3.0,
+    check_interrupt: Callable[[], None] = lambda: None,
+) -> Outcome:
     """Run one worker to its end or its deadline. Nothing it started is left running, also when this is interrupted.
 
-    `case` is the worker's JSON object; `folder` is emptied first. Raises OSError when the folder cannot be written.
+    `case` is the worker's JSON object; `folder` is emptied first; `check_interrupt` is called about once a second and
+    may raise. Raises OSError when the folder cannot be written.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "case.json").write_text(json.dumps(case | {"target": system.target}))
-    variables = {**os.environ, **environment(case, system.launcher), FOLDER_VARIABLE: str(folder)}
     kills_before = _kernel_kills()
     start = time.monotonic()
-    late = False
+    late, process = False, None
+    try:
+        process = _start(command(system, case, folder, binary), environment(case, system.launcher), folder)
+        while not _wait(process, min(1.0, start + case["deadline_seconds"] - time.monotonic())):
+            check_interrupt()
+            if time.monotonic() - start >= case["deadline_seconds"]:
+                late = True
+                break
+    except ChildProcessError as problem:
+        return Outcome("crashed", f"cannot start: {problem}", Events(folder), 0.0)
+    finally:
+        _end(process, folder, grace_seconds)
+    events = Events.read(folder)
+    seconds = time.monotonic() - start
+    if late:
+        return Outcome("timeout", _lateness(events, case["deadline_seconds"]), events, seconds)
+    status, reason = _classify(events, process.returncode, _kernel_kills() > kills_before, folder)
+    return Outcome(status, reason, events, seconds)
+
+
+def _start(arguments: list[str], variables: Mapping[str, str], folder: Path) -> subprocess.Popen:
+    """Start a worker, its output going to FOLDER/log.txt. Raises ChildProcessError when there is no such program."""
     with open(folder / "log.txt", "wb") as log:
         try:
-            process = subprocess.Popen(
-                command(system, case, folder, binary),
+            return subprocess.Popen(
+                arguments,
                 cwd=ROOT,
-                env=variables,
+                env={**os.environ, **variables, FOLDER_VARIABLE: str(folder)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -141,19 +170,25 @@ def launch(system: System, case: Mapping[str, Any], folder: Path, binary: Path, 
                 preexec_fn=_in_child,
             )
         except OSError as problem:
-            return Outcome("crashed", f"cannot start: {problem.strerror}", Events(folder), 0.0)
+            raise ChildProcessError(problem.strerror) from None
+
+
+def _wait(process: subprocess.Popen, seconds: float) -> bool:
+    """Whether the process ended within `seconds`. Sleeps meanwhile: polling would disturb what is measured."""
+    seconds = max(0.0, seconds)
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:  # an old kernel, or gone already
         try:
-            process.wait(timeout=case["deadline_seconds"])
+            process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
-            late = True
-        finally:
-            _end(process, folder, grace_seconds)
-    events = Events.read(folder)
-    seconds = time.monotonic() - start
-    if late:
-        return Outcome("timeout", _lateness(events, case["deadline_seconds"]), events, seconds)
-    status, reason = _classify(events, process.returncode, _kernel_kills() > kills_before, folder)
-    return Outcome(status, reason, events, seconds)
+            return False
+        return True
+    try:
+        select.select([descriptor], [], [], seconds)
+    finally:
+        os.close(descriptor)
+    return process.poll() is not None
 
 
 def _in_child() -> None:
@@ -166,15 +201,16 @@ def _in_child() -> None:
         pass
 
 
-def _end(process: subprocess.Popen, folder: Path, grace_seconds: float) -> None:
-    """SIGTERM to whatever is left of a launch, then SIGKILL. Ranks in sessions of their own are found by their mark."""
-    if process.poll() is None:
-        _signal(process, signal.SIGTERM)
-        try:
-            process.wait(timeout=grace_seconds)
-        except subprocess.TimeoutExpired:
-            pass
-    _signal(process, signal.SIGKILL)
+def _end(process: subprocess.Popen | None, folder: Path, grace_seconds: float) -> None:
+    """SIGTERM to whatever is left of a launch, then SIGKILL. Ranks in sessions of their own are found by their mark.
+
+    `process` is None when an interrupt fell between its start and our knowing it: the mark finds it too.
+    """
+    if process is not None:
+        if process.poll() is None:
+            _signal(process, signal.SIGTERM)
+            _wait(process, grace_seconds)
+        _signal(process, signal.SIGKILL)
     for _ in range(5):
         left = marked_processes(folder)
         for pid in left:
@@ -182,7 +218,8 @@ def _end(process: subprocess.Popen, folder: Path, grace_seconds: float) -> None:
         if not left:
             break
         time.sleep(0.02)
-    process.wait()
+    if process is not None:
+        process.wait()
 
 
 def _signal(process: subprocess.Popen, number: int) -> None:

@@ -14,8 +14,9 @@ from harness.cases import ConfigurationError
 
 
 def folder() -> Path:
-    """Where this user's lock is: one place per machine, not per session."""
-    return Path(tempfile.gettempdir()) / f"scaling-contrasts-{os.getuid()}"
+    """Where this user's lock is: one place per machine, whatever TMPDIR a session has."""
+    place = Path("/tmp")
+    return (place if place.is_dir() else Path(tempfile.gettempdir())) / f"scaling-contrasts-{os.getuid()}"
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from harness.machine import Machine
 from harness.support import Support
 from harness.systems import System, Variant
 
-MINIMUM_DEADLINE_SECONDS = 60.0
-DEADLINE_FACTOR = 20.0  # predictions are rough, and a deadline must never cut a healthy case
+MINIMUM_DEADLINE_SECONDS = 180.0
+DEADLINE_FACTOR = 20.0  # predictions are rough and machines are shared: a deadline must never cut a healthy case
 
 
 @dataclass(frozen=True)

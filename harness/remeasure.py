@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ _TEXTS = ("system", "loss", "variant", "state", "dtype", "gradient_dtype", "devi
 
 def measure_rows(rows: Sequence[Mapping[str, str]], rounds: int = 5, overrides: Sequence[str] = ()) -> Path:
     """Measure the cases of these rows on this machine, with their protocol; returns the run's folder.
+
+    Progress goes to stderr, because the caller's answer goes to stdout.
 
     `rows` are as `records.read_rows` gives them; `overrides` are of configs/bench.yaml, say `results=...`. Published
     rows are left out. Raises ConfigurationError when no row names a system of the registry, when rows have several
@@ -44,7 +47,7 @@ def measure_rows(rows: Sequence[Mapping[str, str]], rounds: int = 5, overrides: 
         bench.refuse_busy(here)
     parent = chosen.path("results") / "measured" / here.slug(device) / chosen.campaign
     with lock.measuring("regress", chosen.machine["lock_folder"]):
-        code, folder = bench.measure(chosen, here, planned, [], parent)
+        code, folder = bench.measure(chosen, here, planned, [], parent, sys.stderr)
     if code == bench.INTERRUPTED:
         raise KeyboardInterrupt
     return folder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +41,24 @@ class Campaign:
         self.notes: list[str] = []
         self._gate = gate.Gate(configuration.reference)
         self._hashes: dict[str, str | None] = {}
-        self._current: tuple[Case, str] | None = None
+        self._current: tuple[Case, str, str] | None = None  # case, phase, its name in words
         self._revision = environment.revision()["revision"]
         self._pace = 1.0  # observed over predicted seconds of what has run
         self._observed: list[tuple[float, float]] = []
 
-    def run(self) -> None:
-        """Everything that is not finished yet. An interrupt leaves the tables up to date and goes on to the caller."""
+    def run(self, check_interrupt: Callable[[], None] = lambda: None) -> None:
+        """Everything that is not finished yet. An interrupt leaves the tables up to date and goes on to the caller.
+
+        `check_interrupt` raises KeyboardInterrupt when one was asked for; it is called now and then.
+        """
+        self._check_interrupt = check_interrupt
         try:
             self.write_rows()
             self._check_all()
             for number in range(self.rounds):
                 self._round(number)
         finally:
+            self.store.reload()
             self.store.clear_work()
             self.write_rows()
             self._write_samples()
@@ -69,6 +74,7 @@ class Campaign:
             "protocol": {k: v for k, v in self.configuration.protocol.items() if k != "rounds"},
             "deadline_seconds": each.deadline(self.configuration.launch["deadline_seconds"]),
         }
+        self._check_interrupt()
         name = f"{case.case_id}.{actions[0]}"
         folder = self.store.work / name
         outcome = launch.launch(
@@ -77,6 +83,7 @@ class Campaign:
             folder,
             self.configuration.path("binary"),
             self.configuration.launch["grace_seconds"],
+            self._check_interrupt,
         )
         if outcome.status not in ("ok", "unsupported"):
             self.store.keep_log(name, folder)
@@ -105,7 +112,7 @@ class Campaign:
             if self.budget is not None and self.progress.elapsed > CHECKS_SHARE * self.budget:
                 self.note(f"{len(todo) - done} cases left out: checks have used up their share of the budget")
                 break
-            self._current = each.case, "its check"
+            self._current = each.case, CHECK, "its check"
             self.progress.running(f"check {each.case.title}", done, len(todo))
             record = self._check(each)
             self._keep(each, CHECK, record)
@@ -117,7 +124,7 @@ class Campaign:
     def _check(self, each: Planned) -> dict[str, Any]:
         case = each.case
         checks, notes = gate.checks_of(case)
-        outcome = self._launch(each, ["check", "memory"], checks)
+        outcome = self._launch(each, ["check", "memory"] if checks else ["memory"], checks)
         events = outcome.events
         record: dict[str, Any] = {"status": outcome.status, "reason": outcome.reason, "seconds": outcome.seconds}
         record |= self._identity(each, events) | {"notes": notes, "inputs_sha256": self._hash(case)}
@@ -146,7 +153,10 @@ class Campaign:
         todo = [each for each in ready if number not in self.store.rounds(each.case.case_id)]
         todo = self._fit(todo, number)
         for done, each in enumerate(rotated(todo, number)):
-            self._current = each.case, f"round {number + 1} of {self.rounds}"
+            if self._over_budget(each, number):
+                self.note(f"round {number + 1} ends {len(todo) - done} cases early, the budget is used up")
+                break
+            self._current = each.case, str(number), f"round {number + 1} of {self.rounds}"
             title = f"round {number + 1} {each.case.title}"
             self.progress.running(title, done, len(todo))
             outcome = self._launch(each, ["time"], [])
@@ -176,6 +186,13 @@ class Campaign:
             self.note(f"round {number + 1} leaves out {len(dropped)} cases, over the budget: {names}")
         return kept
 
+    def _over_budget(self, each: Planned, number: int) -> bool:
+        """Whether a launch must not start any more. First rounds may use the budget up, later ones must fit into it."""
+        if self.budget is None:
+            return False
+        needed = self._pace * each.launch_seconds if number else 0.0
+        return self.progress.elapsed + needed > self.budget
+
     # what is kept
 
     def note(self, text: str) -> None:
@@ -202,8 +219,8 @@ class Campaign:
         for each in self.planned:
             case_id = each.case.case_id
             interrupted = ""
-            if self._current and self._current[0] == each.case:
-                interrupted = f"interrupted in {self._current[1]}; the same command continues"
+            if self._current and self._current[0] == each.case and not self.store.holds(case_id, self._current[1]):
+                interrupted = f"interrupted in {self._current[2]}; the same command continues"
             own = common | {"threads": self.threads(each.case)}
             check, rounds = self.store.check(case_id), list(self.store.rounds(case_id).values())
             row = summary.row(each, check, rounds, own, self.rounds, interrupted)
@@ -269,7 +286,7 @@ def _check_text(record: Mapping[str, Any]) -> str:
     names = {"loss": "loss", "embedding_gradient": "dX", "scale_gradient": "dt", "bias_gradient": "db"}
     errors = record["errors"]
     known = [f"{text} {errors[name]:.0e}" for name, text in names.items() if errors[name] is not None]
-    return "ok, errors " + ", ".join(known)
+    return f"ok, errors {', '.join(known)}" if known else "ok, not checked"
 
 
 def _round_text(record: Mapping[str, Any]) -> str:

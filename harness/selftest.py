@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from harness import configuration, gate, launch, plan, summary
-from harness.cases import Case, ConfigurationError
+from harness.cases import Case
 from harness.systems import System
 
-SLEEP_SECONDS = 0.02
+SLEEP_SECONDS = 0.05
+ATTEMPTS = 3  # other work on the machine lengthens a sleep: a reading counts as wrong when it is wrong every time
 ALLOCATED_BYTES = 256 << 20
 SLEEP_TOLERANCE = 0.02
 MEMORY_TOLERANCE = 0.01
@@ -21,8 +22,8 @@ PROTOCOL = {
     "name": "selftest",
     "warmup_steps": 3,
     "warmup_seconds": 0.1,
-    "blocks": 3,
-    "steps_per_block": 20,
+    "blocks": 5,
+    "steps_per_block": 4,
     "max_block_seconds": 1.0,
 }
 # what the probe spoils -> the output that the gate must name
@@ -86,8 +87,11 @@ class SelfTest:
         return f"{seconds * 1e6:.2f} us a step"
 
     def _sleep(self, system: System) -> str:
-        seconds = self._best(system, {"sleep_seconds": SLEEP_SECONDS})
-        error = seconds / SLEEP_SECONDS - 1
+        for _ in range(ATTEMPTS):
+            seconds = self._best(system, {"sleep_seconds": SLEEP_SECONDS})
+            error = seconds / SLEEP_SECONDS - 1
+            if 0 <= error < SLEEP_TOLERANCE:
+                break
         assert 0 <= error < SLEEP_TOLERANCE, f"reads {seconds * 1e3:.3f} ms for {SLEEP_SECONDS * 1e3:.0f} ms"
         return f"{error:.2%} over {SLEEP_SECONDS * 1e3:.0f} ms"
 
@@ -121,10 +125,8 @@ class SelfTest:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run all checks; the last line counts them. Exit status 1 when one failed."""
-    if argv:
-        raise ConfigurationError(f"selftest takes no arguments, got {argv[0]!r}")
-    chosen = configuration.compose()
+    """Run all checks; the last line counts them. Exit status 1 when one failed. `binary=...` tests another binary."""
+    chosen = configuration.compose(argv)
     passed = failed = 0
     with tempfile.TemporaryDirectory(prefix="scaling-contrasts-") as folder:
         for name, check in SelfTest(Path(folder), chosen.path("binary"), chosen.reference).checks():

@@ -28,6 +28,10 @@ class Store:
         self.work = folder / "work"
         self.logs = folder / "logs"
         self._records: dict[str, dict[str, dict[str, Any]]] = {}
+        self.reload()
+
+    def reload(self) -> None:
+        """Read what is on disk: an interrupt may have come between writing a record and remembering it."""
         for path in sorted(self._state.glob("*.json")):
             case_id, phase, _ = path.name.split(".")
             try:
@@ -45,6 +49,10 @@ class Store:
         self._state.mkdir(parents=True, exist_ok=True)
         write_atomically(self._state / f"{case_id}.{phase}.json", json.dumps(record).encode())
         self._records.setdefault(case_id, {})[phase] = dict(record)
+
+    def holds(self, case_id: str, phase: str) -> bool:
+        """Whether a check or round is finished."""
+        return phase in self._records.get(case_id, {})
 
     def check(self, case_id: str) -> dict[str, Any] | None:
         """The record of a finished check."""

@@ -90,15 +90,22 @@ def compile_progress(line: str) -> str | None:
     return line.strip() if re.match(r"\[\s*\d+(/\d+|%)\]", line) else None
 
 
+def is_configured(record: Path, wanted: Mapping[str, str]) -> bool:
+    """Whether the last configure step was for `wanted`, with tools that are still there. A torn record is none."""
+    try:
+        last = json.loads(record.read_text())
+        return last["wanted"] == wanted and all(map(os.path.exists, last["tools"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def configure(cmake: str, ninja: str | None, environment: Mapping[str, str], log: Path) -> None:
     """Run CMake's configure step, afresh when the folder or the compilers are not those of the last time."""
     wanted = {"source": str(ROOT)}
     wanted |= {name: environment.get(name, "") for name in ("CXX", "CUDACXX", "CMAKE_ARGS")}
     record = BUILD / FINGERPRINT
-    if record.exists():
-        last = json.loads(record.read_text())
-        if last["wanted"] == wanted and all(map(os.path.exists, last["tools"])):
-            return
+    if is_configured(record, wanted):
+        return
     record.unlink(missing_ok=True)
     (BUILD / "CMakeCache.txt").unlink(missing_ok=True)
     shutil.rmtree(BUILD / "CMakeFiles", ignore_errors=True)

@@ -56,7 +56,7 @@ def check_expectation(case: dict, outputs: list[Outputs]) -> None:
 def test_ranks_equal_the_reference(name: str, world_size: int) -> None:
     needs(name)
     cases = [
-        driver.make_case(name, variant, world_size=world_size, rows=24, **state)
+        driver.make_case(name, variant, world_size=world_size, rows=32, **state)
         for variant in quick_variants(name, world_size)
         for state in (*STATES.values(), *([TRAINED] if world_size == 2 else []))
         if not (state is TRAINED and REGISTRY[name]["variants"][variant]["loss"] == "info_nce")  # see below
@@ -65,8 +65,8 @@ def test_ranks_equal_the_reference(name: str, world_size: int) -> None:
         check_expectation(case, outputs)
         memory = outputs[0].extra["memory"]
         sets = len(outputs[0].gradients)
-        labels = 4 * 24 if sets == 1 else 0
-        assert memory["input_bytes"] == sets * 24 * 96 * 2 + labels and memory["gradient_bytes"] == sets * 24 * 96 * 2
+        labels = 4 * 32 if sets == 1 else 0
+        assert memory["input_bytes"] == sets * 32 * 96 * 2 + labels and memory["gradient_bytes"] == sets * 32 * 96 * 2
         assert outputs[0].extra["versions"] and outputs[0].extra["device_name"]
         assert {out.loss for out in outputs} == {outputs[0].loss}
 
@@ -161,6 +161,27 @@ def test_self_pairs_and_labels_of_one_set() -> None:
                 for variant in quick_variants(name, 1):
                     case = driver.make_case(name, variant, rows=38, **change, **STATES["negatives"])
                     driver.within(case, [single(case)])
+
+
+def test_chunks_do_not_change_the_loss_and_bound_memory() -> None:
+    """Chunks that do not divide evenly over rows are refused; four devices' chunks give what one grid gives."""
+    needs("jax_reference")
+    adapter = driver.load(REGISTRY["jax_reference"]["target"])
+    uneven = driver.make_case("jax_reference", "chunked", rows=24, options={"chunk_rows": 7})
+    assert "not a multiple" in adapter.unsupported(uneven)
+    cases = [
+        driver.make_case("jax_reference", "chunked", rows=24, world_size=4, options={"chunk_rows": chunk}, **change)
+        for chunk, change in ((8, STATES["negatives"]), (6, {"labels": "mixed", **STATES["init"]}))
+    ]
+    for case, outputs in zip(cases, driver.run_ranks(cases), strict=True):
+        driver.within(case, outputs, loss=1e-5, scale_gradient=1e-5, bias_gradient=1e-5)
+    needed = []
+    for chunk in (None, 32):
+        system = adapter(driver.make_case("jax_reference", "chunked", rows=512, options={"chunk_rows": chunk}), World())
+        system.build()
+        system.step()
+        needed.append(system.memory()["allocated_peak_bytes"])
+    assert needed[0] > 3 * 4 * 512 * 512 and needed[1] < needed[0] / 4
 
 
 def test_products_are_two_products() -> None:

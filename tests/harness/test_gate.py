@@ -163,6 +163,31 @@ def test_native_code_is_held_tighter_than_its_peers():
     assert all(reason for table in gate.TOLERANCES.values() for _, reason in table.values())
 
 
+def test_gradients_that_cancel_are_judged_by_their_terms():
+    """info_nce at scale 100: a prefix's gradient may be 1e-12 of the terms it is the difference of."""
+    case = {
+        "loss": "info_nce",
+        "scale": 100.0,
+        "rows": 50,
+        "world_size": 2,
+        "prefixes": [4, 16],
+        "prefix_weights": None,
+    }
+    term_4, term_16 = (100 * 0.5 / 100 / (gate.INPUT_DEVIATION * p**0.5) for p in (4, 16))  # of one row's prefix
+    narrow, wide = gate.cancellation_units(case, rows=9)
+    assert narrow == pytest.approx(1e-4 * 3 * (term_4 + term_16 * (4 / 16) ** 0.5))
+    assert wide == pytest.approx(1e-4 * 3 * term_16 * (12 / 16) ** 0.5)
+    reference = np.zeros((9, 16))
+    reference[:, :4] = 1.0
+    reference[:, 4:] = 1e-15
+    noisy = reference.copy()
+    noisy[0, 5] += 1e-3 * wide
+    assert gate.band_error(noisy, reference, [4, 16]) > 1e3
+    assert gate.band_error(noisy, reference, [4, 16], [narrow, wide]) == pytest.approx(1e-3)
+    assert gate.band_error(-reference, reference, [4, 16], [narrow, wide]) == 2.0, "what does not cancel is caught"
+    assert gate.cancellation_units(case | {"loss": "two_set_sigmoid"}, 9) == [0.0, 0.0]
+
+
 def test_the_three_checks_of_a_case():
     case = Case("s", "one_set_sigmoid", "v", rows=1000, world_size=2)
     (small, negatives, own), notes = gate.checks_of(case)

@@ -148,31 +148,33 @@ def test_a_binary_that_fails_leaves_its_last_line(tmp_path):
 
 def test_the_native_flags_spell_the_case():
     case = Case(
-        "native", "two_set_sigmoid", "v", rows=64, live=(64, 3), dims=128, prefixes=(64, 128), world_size=2,
+        system="native",
+        loss="two_set_sigmoid",
+        variant="v",
+        rows=64,
+        live=(64, 3),
+        dims=128,
+        prefixes=(64, 128),
+        world_size=2,
         options={"engine": "cpu", "graph": True},
-    )  # fmt: skip
-    checks = [{"name": "small", "rows": 8, "scale": 5.0, "live": [8, 3], "sample_rows": None}, {"name": "own", "sample_rows": [0, 7, 9]}]  # fmt: skip # noqa: E501
-    more = {
-        "threads": 1,
-        "actions": ["check", "memory"],
-        "checks": checks,
-        "protocol": PROTOCOL,
-        "deadline_seconds": 60.0,
-    }
-    flags = launch.native_flags(case.to_json() | more)
+    )
+    checks = [
+        {"name": "small", "rows": 8, "scale": 5.0, "live": [8, 3], "sample_rows": None},
+        {"name": "own", "sample_rows": [0, 7, 9]},
+    ]
+    more = {"threads": 1, "actions": ["check", "memory"], "checks": checks, "protocol": PROTOCOL}
     assert (
-        flags[: flags.index("--options")]
+        launch.native_flags(case.to_json() | more | {"deadline_seconds": 60.0})
         == (
-            "--contract 1 --system native --loss two_set_sigmoid --variant v --state init --rows 64 --live 64,3 --dims 128 "
-            "--prefixes 64,128 --dtype bfloat16 --gradient-dtype bfloat16 --scale 10.0 --bias -10.0 --seed 42 --labels pairs "
-            "--self-pairs false --world-size 2 --nodes 1 --device cpu --threads 1 --actions check,memory --deadline-seconds 60.0"
+            "--contract 1 --system native --loss two_set_sigmoid --variant v --state init --rows 64 --live 64,3 "
+            "--dims 128 --prefixes 64,128 --dtype bfloat16 --gradient-dtype bfloat16 --scale 10.0 --bias -10.0 "
+            "--seed 42 --labels pairs --self-pairs false --world-size 2 --nodes 1 --device cpu --threads 1 "
+            "--actions check,memory --deadline-seconds 60.0 --options engine=cpu,graph=true "
+            "--warmup-steps 1 --warmup-seconds 0.0 --blocks 2 "
+            "--steps-per-block 2 --max-block-seconds 1.0 --check name=small,rows=8,scale=5.0,live=8:3 "
+            "--check name=own,sample_rows=0:7:9"
         ).split()
     )
-    assert flags[flags.index("--options") :] == [
-        "--options", "engine=cpu,graph=true", "--warmup-steps", "1", "--warmup-seconds", "0.0", "--blocks", "2",
-        "--steps-per-block", "2", "--max-block-seconds", "1.0", "--check", "name=small,rows=8,scale=5.0,live=8:3",
-        "--check", "name=own,sample_rows=0:7:9",
-    ]  # fmt: skip
 
 
 def test_threads_and_devices_are_explicit(monkeypatch):

@@ -133,9 +133,12 @@ def test_the_build_is_configured_once_and_again_when_the_compiler_changes(builda
         assert buildable.make("native", "VENV=none").returncode == 0
     kinds = ["configure" if "-S" in call else "build" for call in buildable.cmake_calls()]
     assert kinds == ["configure", "build", "build"]
+    (buildable.root / "build" / "configured.json").write_text("{}")
+    assert buildable.make("native", "VENV=none").returncode == 0
+    assert "-S" in buildable.cmake_calls()[3]
     buildable.add_program("other-c++", "#!/bin/sh\nexit 0\n")
     assert buildable.make("native", "VENV=none", CXX="other-c++", CMAKE_ARGS="-DX='a b'").returncode == 0
-    assert "-DX=a b" in buildable.cmake_calls()[3]
+    assert "-DX=a b" in buildable.cmake_calls()[5]
 
 
 def test_the_cuda_compiler_of_the_environment_is_found_and_completed(tmp_path: Path, monkeypatch):
