@@ -1,7 +1,8 @@
 // Multiplies the weights of a scored superblock with embeddings: rows' gradients += W X_columns, and, where the block is
 // symmetric or both its sets are ours, columns' gradients += W^T X_rows, from the same weights.
 //
-// A thread block computes one piece of columns (pieces.cuh) of 128 or 256 rows. A block of weights is a tile's 8 x 8 matrices in ldmatrix's order, read as it is or transposed.
+// A thread block computes one piece of columns (pieces.cuh) of 128 or 256 rows, four warps of 64 x 64 outputs. A block
+// of weights is a tile's 8 x 8 matrices in ldmatrix's order, read as it is or transposed.
 #pragma once
 #include "scaling_contrasts/sm80/pieces.cuh"
 #include "scaling_contrasts/sm80/ptx.cuh"
@@ -10,6 +11,7 @@
 namespace scaling_contrasts::sm80 {
 
 inline constexpr int gradient_threads_k = 128, gradient_stages_k = 4, depth_k = 32;  // cells a stage is deep
+
 /// Weights of 128 or 256 rows, and embeddings of 32 candidates.
 struct gradient_stage_t {
     alignas(128) unsigned char weights[16384];    ///< [16 rows][16 candidates][512 bytes]
