@@ -31,6 +31,27 @@ def sample(graph, n):
     return [events[i].elapsed_time(events[i + 1]) for i in range(n)]
 
 
+STAGES = ("item wait", "score: products", "score: cells", "score: output", "score: second output", "wide: products", "narrow: products", "gradient output",
+          "producer waits for scores", "publisher waits for the ring", "score items", "wide items", "narrow items")
+
+
+def breakdown(lib, graph):
+    """Average clocks of each stage in one replay, where the library was built with -DSCALING_CONTRASTS_STAGES."""
+    buffer = (ctypes.c_ulonglong * len(STAGES))()
+    torch.cuda.synchronize()
+    if lib.bench_stages(buffer) <= 0:
+        return
+    graph.replay()
+    torch.cuda.synchronize()
+    lib.bench_stages(buffer)
+    v = dict(zip(STAGES, buffer))
+    items = {"score": v["score items"], "wide": v["wide items"], "narro": v["narrow items"]}
+    for name in STAGES[:10]:
+        per = items.get(name[:5], v["wide items"] + v["narrow items"] if name.startswith("grad") else sum(items.values()))
+        print(f"    {name:30s} {v[name] / max(1, per):10.0f} clocks an item   {v[name] / (2 * 132) / 1e3:10.1f} k clocks a warpgroup")
+    print("    items (x 2):", items)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("library")
@@ -88,6 +109,10 @@ def main():
         for k, v in times.items():
             v.sort()
             print(f"R={rows} t={args.t:g} {k:28s} min {v[0]:.4f} median {v[len(v) // 2]:.4f} ms  / cuBLAS {v[0] / base:.3f}  4RRD {4 * rows * rows * 1024 / v[0] / 1e9:.0f} TF/s", flush=True)
+        for k, g in graphs.items():
+            if "MiB" in k:
+                print("  ", k)
+                breakdown(lib, g)
         print(f"  loss {scalars[0].item():.6g} dt {scalars[1].item():.6g} db {scalars[2].item():.6g}", flush=True)
         del graphs, x, gradient, keep
         torch.cuda.empty_cache()

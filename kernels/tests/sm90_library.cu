@@ -46,4 +46,16 @@ int bench_step(void* handle, void const* x, int32_t const* labels, float const* 
     if (stages & 4 && report(b.engine.finish(gradient, scalars, stream))) return 1;
     return 0;
 }
+/// Copies the stage clocks (see stages.cuh) to `out` and zeroes them; returns how many there are, 0 where not compiled in.
+int bench_stages(unsigned long long* out) {
+#ifdef SCALING_CONTRASTS_STAGES
+    unsigned long long const zero[sm90::stages_k] = {};
+    if (cudaMemcpyFromSymbol(out, sm90::stage_clocks, sizeof zero) != cudaSuccess) return -1;
+    if (cudaMemcpyToSymbol(sm90::stage_clocks, zero, sizeof zero) != cudaSuccess) return -1;
+    return sm90::stages_k;
+#else
+    (void)out;
+    return 0;
+#endif
+}
 }

@@ -101,6 +101,7 @@ __device__ __forceinline__ void gradient_item(params_t const& a, item_t const& i
     uint32_t seen = 0;   // looked up early, so that the answer is here when it is needed
     if (c.lane == 0 && item.count) seen = *const_cast<uint32_t volatile const*>(a.turn + (item.row * a.programs + item.at) * 2 + c.wg);
     bool first = true;
+    stopwatch_t watch;
     if (!fast_ || a.program[item.at].band >= 0) {
         uint32_t head = 0, tail = 0;
         float acc[128] = {};
@@ -109,7 +110,10 @@ __device__ __forceinline__ void gradient_item(params_t const& a, item_t const& i
         ptx::wgmma_wait<0>();
         if (c.thread == 0)
             for (uint32_t i = 0; i < 3; ++i) ptx::mbar_arrive(c.base + shared::at_empty + (tail + i) * 8);
+        watch.lap(wide_products_k, c.thread == 0);
+        watch.count(wide_items_k, c.thread == 0);
         write_share<shared>(a, item, c, seen, acc);
+        watch.lap(gradient_output_k, c.thread == 0);
     } else if constexpr (fast_) {
         uint32_t head = c.narrow_head, tail = head;
         float a2[64] = {}, a1[32] = {}, a0[32] = {};
@@ -121,10 +125,13 @@ __device__ __forceinline__ void gradient_item(params_t const& a, item_t const& i
             if (++tail == shared::slots_k) tail = 0;
         }
         c.narrow_head = head;
+        watch.lap(narrow_products_k, c.thread == 0);
+        watch.count(narrow_items_k, c.thread == 0);
         float v[128];
 #pragma unroll
         for (int i = 0; i < 128; ++i) v[i] = i < 64 ? a2[i & 63] : i < 96 ? a1[i & 31] : a0[i & 31];
         write_share<shared>(a, item, c, seen, v);
+        watch.lap(gradient_output_k, c.thread == 0);
     }
 }
 

@@ -3,6 +3,7 @@
 // only ever waits for items taken before it.
 #pragma once
 #include "scaling_contrasts/sm90/params.cuh"
+#include "scaling_contrasts/sm90/stages.cuh"
 
 namespace scaling_contrasts::sm90 {
 

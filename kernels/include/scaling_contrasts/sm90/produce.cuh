@@ -65,7 +65,9 @@ __device__ __forceinline__ void produce(params_t const& a, CUtensorMap const* ro
 
         sum_t const sum = sum_of(a, item);
         program_t const program = a.program[item.at];
+        stopwatch_t watch;
         ptx::wait_count(a.scored + item.index, scored_needed);
+        watch.lap(producer_wait_k, true);
         ptx::fence_async();
         uint32_t const width = strip_k * a.wide, i0 = (item.origin >> 16) * strip_k, j0 = (item.origin & 0xffff) * strip_k;
         uint32_t slot = fast_ && program.band < 0 ? narrow_head : 0;

@@ -113,6 +113,19 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         ptx::red_add(a.s + (int64_t(block) * prefixes + p) * tile_k + row, __float2ll_rn(v * scale.s));
     };
 
+    auto is_far = [&](float u0, float u1, uint32_t at_norms) {   // what far_band would find, in its order
+        float e4[4] = {};
+#pragma unroll
+        for (int h = 0; h < 8; ++h) {
+            float4 const v = ptx::load_float4(at_norms + h * 64);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                float const q = (i & 2 ? u1 : u0) * (i < 4 ? (i & 1 ? v.y : v.x) : (i & 1 ? v.w : v.z));
+                e4[i & 3] += ptx::ex2(fmaf(acc[h * 8 + i], q, scale.b2));
+            }
+        }
+        return !__any_sync(~0u, !(fmaxf(fmaxf(e4[0], e4[1]), fmaxf(e4[2], e4[3])) < far_k));
+    };
     auto far_band = [&](int p, float u0, float u1, uint32_t at_norms) {   // true if it was allowed
         float e4[4] = {}, sum_g[4] = {}, sum_s[4] = {};
         uint32_t columns[16];
@@ -162,10 +175,9 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         return true;
     };
 
-    auto exact_band = [&](int p, float u0, float u1, uint32_t at_norms) {   // true if some logit was not far below zero
+    auto exact_band = [&](int p, float u0, float u1, uint32_t at_norms) {
         float const omega = fast_ ? 1.f : a.omega[p];
         float row_s[2] = {}, band_loss = 0.f, band_grad = 0.f;
-        bool near = false;
 #pragma unroll
         for (int group = 0; group < 4; ++group) {   // 32 columns: sixteen cells a thread
             float const* d = acc + group * 16;
@@ -213,7 +225,6 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             }
             // the logarithm of the product is good to 2e-7 absolute, so small sums take the series
             band_loss += below < 4e-3f ? small : ln2_k * (relu + ptx::lg2(prod));
-            near |= below >= far_k;
 #pragma unroll
             for (int i = 0; i < 16; i += 2) {
                 float const w0 = g[i] * q[i] * omega, w1 = g[i + 1] * q[i + 1] * omega;
@@ -234,12 +245,14 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             v += __shfl_xor_sync(~0u, v, 2);
             if ((lane & 3) == 0) add_s(I, p, my_row + 8 * h, v);
         }
-        return __any_sync(~0u, near);
     };
 
+    stopwatch_t watch;
+    watch.count(score_items_k, c.thread == 0);
 #pragma unroll 1
     for (int p = 0; p < prefixes; ++p) {
         multiply(p);
+        watch.lap(score_products_k, c.thread == 0);
 #pragma unroll
         for (int i = 0; i < 32; ++i) before[i] = last[i];
         if (p == 0) {
@@ -254,12 +267,14 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         }
         float const u0 = ptx::load_float(at_rows + (p * tile_k + my_row) * 4) * scale.t2, u1 = ptx::load_float(at_rows + (p * tile_k + my_row + 8) * 4) * scale.t2;
         uint32_t const at_norms = at_columns + ((p + 1) * tile_k + (lane & 3) * 4) * 4;
-        bool exact = special | (c.exact >> p & 1) | !(fast_ || a.omega[p] == 1.f);
-        if (!exact) exact = !far_band(p, u0, u1, at_norms);
-        if (exact) {
-            bool const near = exact_band(p, u0, u1, at_norms);
-            if (!special) c.exact = (c.exact & ~(1u << p)) | uint32_t(near) << p;
+        // the last tile only hints whether to try or to look first: which path is taken depends on the cells alone, so that bits repeat
+        bool exact = special | !(fast_ || a.omega[p] == 1.f);
+        if (!exact) {
+            exact = c.exact >> p & 1 ? !is_far(u0, u1, at_norms) : false;
+            if (!exact) exact = !far_band(p, u0, u1, at_norms);
+            c.exact = (c.exact & ~(1u << p)) | uint32_t(exact) << p;
         }
+        if (exact) exact_band(p, u0, u1, at_norms);
         if constexpr (fast_) {
             if (p < stash_k)
 #pragma unroll
@@ -271,6 +286,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             for (int i = 0; i < 32; ++i)
                 *reinterpret_cast<uint32_t*>(plane + plane_at(my_row + (i & 1) * 8, i / 2 * 8 + (lane & 3) * 2)) = last[i];
         }
+        watch.lap(score_cells_k, c.thread == 0);
     }
 
     float const copies = a.own && I < J ? 2.f : 1.f;   // cells (i, j) and (j, i)
@@ -316,12 +332,14 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         add(stashed[2]);
         stage(2);
         hand_over();
+        watch.lap(score_output_k, c.thread == 0);
         add(stashed[1]);
         await();
         stage(0);
         add(stashed[0]);
         stage(1);
         hand_over();
+        watch.lap(score_second_output_k, c.thread == 0);
     } else {
         for (int p = prefixes - 2; p >= 0; --p) {
             uint8_t* const plane = tile + p * plane_bytes_k;

@@ -35,7 +35,9 @@ __device__ __forceinline__ void publish(params_t const& a, uint32_t base, int wg
                 ptx::bulk_store(tile + band * plane_bytes_k + plane_bytes_k / 2, from + 8192, 8192);
                 ptx::bulk_commit();
             };
+            stopwatch_t watch;
             if (item.origin) ptx::wait_count(a.consumed + item.origin - 1, item.count);
+            watch.lap(publisher_wait_k, true);
             ptx::mbar_wait(out_full, outputs);
             outputs ^= 1;
             ptx::fence_async();
@@ -102,7 +104,9 @@ step_kernel(CUtensorMap const __grid_constant__ row_map, CUtensorMap const __gri
         scales_t const scale = scales_of(a);
         queue_t queue;
         while (true) {
+            stopwatch_t watch;
             item_t item = read_item<fast_>(base, queue);
+            watch.lap(item_wait_k, c.thread == 0);
             if (item.kind == stop_k) break;
             if (item.kind == score_k) score_item<fast_>(a, item, c, scale);
             else gradient_item<fast_>(a, item, c);
