@@ -260,7 +260,8 @@ void run(case_t const& c) {
         size_t const at = size_t(i) * c.dims + col;
         return c.fp32 ? double(reinterpret_cast<float*>(out.data())[at]) : double(float(reinterpret_cast<bf16_t*>(out.data())[at]));
     };
-    double worst = 0;
+    double worst = 0, all = 0;
+    for (double w : want) all += w * w;
     char bands[256] = "";
     for (int p0 = 0; p0 <= s.prefixes; ++p0) {
         int const begin = p0 ? s.prefix[p0 - 1] : 0, end = p0 < s.prefixes ? s.prefix[p0] : c.dims;
@@ -271,7 +272,8 @@ void run(case_t const& c) {
                 num += d * d;
                 den += w * w;
             }
-        double const e = num == 0 ? 0 : den == 0 ? 1e9 : std::sqrt(num / den);
+        // a band whose gradient is below a millionth of the whole is measured against that
+        double const scale = std::max(den, 1e-12 * all * double(end - begin) / c.dims), e = num == 0 ? 0 : scale == 0 ? 1e9 : std::sqrt(num / scale);
         if (!(e <= worst)) worst = e;   // NaN sticks
         if (p0 < s.prefixes && p0 < 6) std::snprintf(bands + std::strlen(bands), sizeof bands - std::strlen(bands), " %.1e", e);
     }
@@ -316,7 +318,7 @@ int main(int argc, char** argv) {
         cases.push_back({500, 500, 700, 1088, {64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704, 768, 832, 896, 960, 1024}, labels_t::pairs, 5, -1, true});
         cases.push_back({1200, 1200, 0, 1536, article, labels_t::pairs, 5, -1, false, false, false, true});   // unequal weights
         case_t c = {4000, 4000, 0, 1024, article, labels_t::pairs, 5, -1, true};
-        for (sm90_tuning_t v : {sm90_tuning_t{1, 2, 1, false, false}, sm90_tuning_t{1, 3, 1, false, false}, sm90_tuning_t{2, 3, 1, true, false}, sm90_tuning_t{1, 4, 2, true, true}}) {
+        for (sm90_tuning_t v : {sm90_tuning_t{1, 2, 1, false, false}, sm90_tuning_t{1, 3, 1, false, false}, sm90_tuning_t{2, 3, 1, true, false}, sm90_tuning_t{1, 4, 2, true, false}, sm90_tuning_t{1, 4, 2, true, true}}) {
             c.tuning = v;
             cases.push_back(c);
         }

@@ -28,10 +28,10 @@ struct gpu_problem_t {
 
 /// Settings that change speed, never results.
 struct sm90_tuning_t {
-    int wide = 1;           ///< strips of 1024 candidates in a superblock
-    int ring = 4;           ///< superblocks of weights in memory
-    int lag = 2;            ///< superblocks that the gradient lags behind
-    bool interleave = true; ///< score and gradient items alternate
+    int wide = 2;           ///< strips of 1024 candidates in a superblock
+    int ring = 3;           ///< superblocks of weights in memory
+    int lag = 1;            ///< superblocks that the gradient lags behind
+    bool interleave = false; ///< score and gradient items alternate
     bool general = false;   ///< take the general path for the article's ladder, too (tests)
 };
 
@@ -76,30 +76,35 @@ class sm90_engine_t {
         a_.b = bias;
         a_.first_row = first_row;
         scored_ = false;
-        if (auto s = map(row_map_, a_.x, a_.row.live, 128); !s) return s;
-        if (auto s = map(row_slab_map_, a_.x, a_.row.live, 64); !s) return s;
+        if (auto s = map(row_map_, a_.x, a_.row.live, 128, 1); !s) return s;
+        if (auto s = map(row_slab_map_, a_.x, a_.row.live, 64, 4); !s) return s;
+        if (auto s = map(row_half_map_, a_.x, a_.row.live, 64, 2); !s) return s;
         if (auto s = check(cudaMemsetAsync(a_.finished, 0, sizeof(uint32_t), stream), "cudaMemsetAsync"); !s) return s;
-        return prepare(a_.x, labels, a_.row.live, first_row, row_records_, a_.row.blocks, a_.s, a_.sums, stream);
+        return prepare(a_.x, labels, a_.row.live, first_row, row_records_, a_.row.blocks, true, stream);
     }
 
     /// Scores this GPU's rows against a block of candidates; `own`: the block is those rows. Own rows' gradients alone are summed.
     gpu_status_t score(void const* embeddings, int32_t const* labels, uint32_t rows, uint32_t live, int64_t first_row, bool own, cudaStream_t stream) {
         auto const* x = static_cast<__nv_bfloat16 const*>(embeddings);
         sm90::params_t a = a_;
-        CUtensorMap column_map, slab_map;
+        sm90::maps_t maps;
+        maps.row = row_map_;
         a.own = own;
         a.accumulate = scored_;
+        a.column_x = own ? a_.x : x;
         if (own) {
             a.column = a.row;
-            column_map = row_map_;
-            slab_map = row_slab_map_;
+            maps.column = row_map_;
+            maps.slab = row_slab_map_;
+            maps.half = row_half_map_;
         } else {
             if (rows > problem_.candidate_rows) return {status_t::unsupported_k, "a block of candidates is larger than candidate_rows"};
             a.column = {column_records_, int((live + sm90::tile_k - 1) / sm90::tile_k), int(live)};
             if (live == 0) return {};
-            if (auto s = map(column_map, x, live, 128); !s) return s;
-            if (auto s = map(slab_map, x, live, 64); !s) return s;
-            if (auto s = prepare(x, labels, live, first_row, column_records_, a.column.blocks, nullptr, nullptr, stream); !s) return s;
+            if (auto s = map(maps.column, x, live, 128, 1); !s) return s;
+            if (auto s = map(maps.slab, x, live, 64, 4); !s) return s;
+            if (auto s = map(maps.half, x, live, 64, 2); !s) return s;
+            if (auto s = prepare(x, labels, live, first_row, column_records_, a.column.blocks, false, stream); !s) return s;
         }
         if (a.row.blocks == 0) return {};
         plan_superblocks(a);
@@ -110,8 +115,8 @@ class sm90_engine_t {
         a.turn = a.consumed + a.superblocks;
         if (auto s = check(cudaMemsetAsync(a.next_item, 0, flags * sizeof(uint32_t), stream), "cudaMemsetAsync"); !s) return s;
         int const grid = sms_;
-        if (fast_) sm90::step_kernel<true><<<grid, sm90::threads_k, shared_bytes(true), stream>>>(row_map_, column_map, slab_map, a);
-        else sm90::step_kernel<false><<<grid, sm90::threads_k, shared_bytes(false), stream>>>(row_map_, column_map, slab_map, a);
+        if (fast_) sm90::step_kernel<true><<<grid, sm90::threads_k, shared_bytes(true), stream>>>(maps, a);
+        else sm90::step_kernel<false><<<grid, sm90::threads_k, shared_bytes(false), stream>>>(maps, a);
         scored_ = true;
         return check(cudaGetLastError(), "step_kernel");
     }
@@ -119,6 +124,7 @@ class sm90_engine_t {
     /// Writes the gradient ([rows][dims], bf16 or fp32) and {loss, dL/dt, dL/db}: this GPU's part of the global mean.
     gpu_status_t finish(void* gradient, float* scalars, cudaStream_t stream) {
         sm90::params_t a = a_;
+        if (!fast_) a.residuals = nullptr;
         a.gradient = gradient;
         a.scalars = scalars;
         if (a.row.blocks == 0) {
@@ -129,7 +135,7 @@ class sm90_engine_t {
         size_t const row_bytes = size_t(a.dims) * (a.fp32_gradients ? 4 : 2);
         if (covered < a.rows)
             if (auto s = check(cudaMemsetAsync(static_cast<uint8_t*>(gradient) + covered * row_bytes, 0, (a.rows - covered) * row_bytes, stream), "cudaMemsetAsync"); !s) return s;
-        sm90::finish_kernel<<<dim3(a.row.blocks, a.programs), 256, 0, stream>>>(a);
+        sm90::finish_kernel<<<dim3(a.row.blocks, a.programs * 4), sm90::finish_threads_k, 0, stream>>>(a);
         return check(cudaGetLastError(), "finish_kernel");
     }
 
@@ -220,6 +226,8 @@ class sm90_engine_t {
         take(a_.sums, blocks * 2);
         take(a_.partials, blocks * 3);
         take(a_.finished, 64);
+        take(a_.residual_count, blocks * sm90::tile_k);
+        take(a_.residuals, blocks * sm90::tile_k * (fast_ ? sm90::residuals_k : 0));
         take(a_.dx, blocks * a_.programs * sm90::gradient_tile_k);
         sm90::params_t own = a_, foreign = a_;
         own.own = true;
@@ -236,18 +244,21 @@ class sm90_engine_t {
         return at;
     }
 
-    gpu_status_t map(CUtensorMap& out, __nv_bfloat16 const* x, int rows, uint32_t box_rows) const {
+    /// Boxes of `box_rows` rows x `box_chunks` chunks of 64 columns, chunk after chunk.
+    gpu_status_t map(CUtensorMap& out, __nv_bfloat16 const* x, int rows, uint32_t box_rows, uint32_t box_chunks) const {
         if (rows == 0) return {};
-        cuuint64_t const dims[2] = {cuuint64_t(a_.dims), cuuint64_t(rows)}, strides[1] = {cuuint64_t(a_.dims) * 2};
-        cuuint32_t const box[2] = {64, box_rows}, unit[2] = {1, 1};
-        CUresult const r = encode_(&out, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<__nv_bfloat16*>(x), dims, strides, box, unit, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        bool const flat = box_chunks == 1;
+        cuuint64_t const row_bytes = cuuint64_t(a_.dims) * 2;
+        cuuint64_t const dims[3] = {flat ? cuuint64_t(a_.dims) : 64, cuuint64_t(rows), cuuint64_t(a_.dims / 64)}, strides[2] = {row_bytes, 128};
+        cuuint32_t const box[3] = {64, box_rows, box_chunks}, unit[3] = {1, 1, 1};
+        CUresult const r = encode_(&out, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, flat ? 2 : 3, const_cast<__nv_bfloat16*>(x), dims, strides, box, unit, CU_TENSOR_MAP_INTERLEAVE_NONE,
                                    CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
         if (r != CUDA_SUCCESS) return {status_t::crashed_k, "cuTensorMapEncodeTiled: error " + std::to_string(int(r)) + " (embeddings must be 16-byte aligned)"};
         return {};
     }
-    gpu_status_t prepare(__nv_bfloat16 const* x, int32_t const* labels, int live, int64_t first_row, float* records, int blocks, int64_t* s, int64_t* sums, cudaStream_t stream) const {
+    gpu_status_t prepare(__nv_bfloat16 const* x, int32_t const* labels, int live, int64_t first_row, float* records, int blocks, bool own, cudaStream_t stream) const {
         if (blocks == 0) return {};
-        sm90::prepare_t p = {x, labels, records, live, a_.dims, a_.prefixes, {}, first_row, s, sums};
+        sm90::prepare_t p = {x, labels, records, live, a_.dims, a_.prefixes, {}, first_row, own ? a_.s : nullptr, own ? a_.sums : nullptr, own ? a_.residual_count : nullptr};
         for (int i = 0; i < a_.prefixes; ++i) p.prefix[i] = int(problem_.prefixes[i]);
         sm90::prepare_kernel<<<blocks * (sm90::tile_k / sm90::prepare_warps_k), sm90::prepare_warps_k * 32, 0, stream>>>(p);
         return check(cudaGetLastError(), "prepare_kernel");
@@ -260,7 +271,7 @@ class sm90_engine_t {
     int sms_ = 0;
     float *row_records_ = nullptr, *column_records_ = nullptr;
     size_t flag_words_ = 0;
-    CUtensorMap row_map_ = {}, row_slab_map_ = {};
+    CUtensorMap row_map_ = {}, row_slab_map_ = {}, row_half_map_ = {};
     decltype(&cuTensorMapEncodeTiled) encode_ = nullptr;
 };
 

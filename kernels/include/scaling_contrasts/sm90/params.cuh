@@ -36,6 +36,14 @@ struct side_t {
     int live;     // rows
 };
 
+/// What rounding to bf16 took from the weights of a positive cell, band by band: added back in fp32 at the end. A row keeps as many as
+/// fit; a row with more positives needs none, since their errors average out.
+struct residual_t {
+    __nv_bfloat16 const* x;   // the other row
+    float band[6];            // five bands
+};
+constexpr int residuals_k = 4, too_many_k = 1 << 16;
+
 struct params_t {
     // the problem
     int prefixes, dims, columns;              // P, D, and the last prefix
@@ -56,12 +64,15 @@ struct params_t {
     int64_t* sums;                            // [row block][2]: loss and sum of sigmoids, fixed point
     double* partials;                         // [row block][3]
     uint32_t* finished;                       // row blocks done by the finishing kernel
+    uint32_t* residual_count;                 // [row]
+    residual_t* residuals;                    // [row][residuals_k]
     float* dx;                                // [row block][program]: gradient tiles in the order that threads hold them
     void* gradient;                           // [rows][D]
     float* scalars;                           // loss, dL/dt, dL/db
     int rows;
     // the block of candidates being scored
     side_t column;
+    __nv_bfloat16 const* column_x;
     bool own;                                 // candidates are the rows themselves: only tiles I <= J are scored
     bool accumulate;                          // dx already holds the share of an earlier block
     uint8_t* weights;                         // ring of superblocks: [superblock][tile][band][half][row][64], swizzled

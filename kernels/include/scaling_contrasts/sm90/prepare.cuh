@@ -16,6 +16,7 @@ struct prepare_t {
     int64_t first_row;
     int64_t* s;                // zeroed where given
     int64_t* sums;
+    uint32_t* residual_count;
 };
 
 /// Grid: row blocks * 128 / prepare_warps_k.
@@ -61,6 +62,7 @@ __global__ void __launch_bounds__(prepare_warps_k * 32) prepare_kernel(prepare_t
         if (a.s) a.s[(int64_t(block) * a.prefixes + lane) * tile_k + in_block] = 0;
     }
     if (lane == 0) {
+        if (a.residual_count) a.residual_count[row] = 0;
         int32_t const label = !live ? 0 : a.labels ? a.labels[row] : int32_t(a.first_row + row);
         record[a.prefixes * tile_k + in_block] = __int_as_float(label);
     }

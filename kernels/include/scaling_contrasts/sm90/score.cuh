@@ -57,11 +57,15 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     uint8_t* const tile = a.weights + int64_t(item.slot) * prefixes * plane_bytes_k;
     c.parity ^= 1;
 
-    float acc[64];                        // dot products: [chunk of 8 columns][row r: 2 columns, row r + 8: 2 columns]
-    uint32_t last[32] = {}, before[32];   // packed weights of the last two bands: [chunk][row r, row r + 8]
+    float acc[64] = {};                        // dot products: [chunk of 8 columns][row r: 2 columns, row r + 8: 2 columns]
+    uint32_t last[32] = {}, before[32] = {};   // packed weights of the last two bands: [chunk][row r, row r + 8]
     float loss = 0.f, grad = 0.f;
     bool special = false;                 // this warp's cells hold positives, self pairs, or rows that are not there
     uint32_t tail = c.score_head;
+    // exact weights of this thread's first positives, and which cells they are: in local memory, touched by few tiles
+    constexpr int kept_k = 4;
+    float kept[fast_ ? kept_k : 1][5];
+    int kept_cell[kept_k], positives = 0;
 
     auto release = [&] {                  // one slab: two slots
 #pragma unroll
@@ -178,6 +182,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     auto exact_band = [&](int p, float u0, float u1, uint32_t at_norms) {
         float const omega = fast_ ? 1.f : a.omega[p];
         float row_s[2] = {}, band_loss = 0.f, band_grad = 0.f;
+        positives = 0;
 #pragma unroll
         for (int group = 0; group < 4; ++group) {   // 32 columns: sixteen cells a thread
             float const* d = acc + group * 16;
@@ -229,6 +234,15 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             for (int i = 0; i < 16; i += 2) {
                 float const w0 = g[i] * q[i] * omega, w1 = g[i + 1] * q[i + 1] * omega;
                 last[group * 8 + i / 2] = ptx::pack_bf16(w0, w1);
+                if constexpr (fast_)
+                    if ((positive & ~absent) >> i & 3) {
+#pragma unroll 1
+                        for (int h = 0; h < 2; ++h)
+                            if ((positive & ~absent) >> (i + h) & 1) {
+                                if (positives < kept_k) kept[positives][p] = h ? w1 : w0, kept_cell[positives] = group * 16 + i + h;
+                                ++positives;
+                            }
+                    }
                 float const s0 = w0 * d[i], s1 = w1 * d[i + 1];
                 row_s[i >> 1 & 1] += s0 + s1;
                 if (i & 2) columns[i / 4 * 2] += s0, columns[i / 4 * 2 + 1] += s1;
@@ -289,15 +303,58 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         watch.lap(score_cells_k, c.thread == 0);
     }
 
+    if constexpr (fast_)
+        if (positives) {
+            auto append = [&](side_t const& side, int row, __nv_bfloat16 const* other, float const (&band)[5], int count) {
+                if (row >= side.live) return;
+                uint32_t const at = atomicAdd(a.residual_count + row, uint32_t(count));
+                if (count > 1 || at >= residuals_k) return;
+                residual_t& r = a.residuals[int64_t(row) * residuals_k + at];
+                r.x = other;
+#pragma unroll
+                for (int b = 0; b < 5; ++b) r.band[b] = band[b];
+            };
+#pragma unroll 1
+            for (int n = 0; n < min(positives, kept_k); ++n) {
+                int const cell = kept_cell[n], row = I * tile_k + my_row + (cell & 2 ? 8 : 0), column = J * tile_k + cell / 4 * 8 + (lane & 3) * 2 + (cell & 1);
+                float band[5], exact = 0.f, rounded = 0.f;
+#pragma unroll
+                for (int b = 4; b >= 0; --b) {   // as the planes are summed below
+                    exact += kept[n][b];
+                    rounded += ptx::lo_bf16(ptx::pack_bf16(kept[n][b], 0.f));
+                    band[b] = exact - ptx::lo_bf16(ptx::pack_bf16(rounded, 0.f));
+                }
+                int const count = positives > kept_k ? too_many_k : 1;
+                append(a.row, row, a.column_x + int64_t(column) * a.dims, band, count);
+                if (a.own && I < J) append(a.row, column, a.x + int64_t(row) * a.dims, band, count);
+            }
+            if (positives > kept_k)   // rows that the kept cells may have missed
+                for (int h = 0; h < 2; ++h)
+                    if (I * tile_k + my_row + 8 * h < a.row.live) atomicAdd(a.residual_count + I * tile_k + my_row + 8 * h, uint32_t(too_many_k));
+        }
+
     float const copies = a.own && I < J ? 2.f : 1.f;   // cells (i, j) and (j, i)
     loss = sum_over_warp(loss) * copies;
     grad = sum_over_warp(grad) * copies;
     if (lane < 2) ptx::red_add(a.sums + 2 * I + lane, __float2ll_rn((lane ? grad : loss) * scale.sum));
 
     // suffix sums of the planes, last band first
+    // suffix sums run in fp32, so that a plane is rounded once and not once a band
+    float sum[64];
+#pragma unroll
+    for (int i = 0; i < 32; ++i) sum[2 * i] = ptx::lo_bf16(last[i]), sum[2 * i + 1] = ptx::hi_bf16(last[i]);
+    auto add_word = [&](int i, uint32_t v) {
+#ifdef SCALING_CONTRASTS_BF16_SUMS
+        last[i] = ptx::add_bf16x2(last[i], v);
+#else
+        sum[2 * i] += ptx::lo_bf16(v);
+        sum[2 * i + 1] += ptx::hi_bf16(v);
+        last[i] = ptx::pack_bf16(sum[2 * i], sum[2 * i + 1]);
+#endif
+    };
     auto add = [&](uint32_t const (&v)[32]) {
 #pragma unroll
-        for (int i = 0; i < 32; ++i) last[i] = ptx::add_bf16x2(last[i], v[i]);
+        for (int i = 0; i < 32; ++i) add_word(i, v[i]);
     };
     if constexpr (fast_) {
         uint32_t stashed[stash_k][32];
@@ -346,7 +403,8 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
 #pragma unroll
             for (int i = 0; i < 32; ++i) {
                 auto* word = reinterpret_cast<uint32_t*>(plane + plane_at(my_row + (i & 1) * 8, i / 2 * 8 + (lane & 3) * 2));
-                *word = last[i] = ptx::add_bf16x2(last[i], *word);
+                add_word(i, *word);
+                *word = last[i];
             }
         }
         ptx::fence_async();

@@ -62,8 +62,7 @@ __device__ __forceinline__ void publish(params_t const& a, uint32_t base, int wg
 
 template <bool fast_>
 __global__ void __launch_bounds__(threads_k, 1)
-step_kernel(CUtensorMap const __grid_constant__ row_map, CUtensorMap const __grid_constant__ column_map, CUtensorMap const __grid_constant__ slab_map,
-            params_t const __grid_constant__ a) {
+step_kernel(maps_t const __grid_constant__ maps, params_t const __grid_constant__ a) {
     using shared = shared_t<fast_>;
     extern __shared__ uint8_t raw[];
     uint32_t const base = (ptx::smem(raw) + 1023) & ~1023u;
@@ -90,7 +89,7 @@ step_kernel(CUtensorMap const __grid_constant__ row_map, CUtensorMap const __gri
         ptx::reg_free<40>();
         int const warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
         if (lane == 0) {
-            if (warp == 0) produce<fast_>(a, &row_map, &column_map, &slab_map, base);
+            if (warp == 0) produce<fast_>(a, maps, base);
             else if (warp >= 2) publish<fast_>(a, base, warp - 2);
         }
     } else {
