@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+
+
+class Unsupported(RuntimeError):
+    """A case that turns out not to run here, with the reason: raised where `System.unsupported` could not know."""
 
 
 @dataclass(frozen=True)
@@ -25,18 +30,38 @@ class World:
 class Declaration:
     """What a system computes and how its raw results relate to the global mean loss.
 
-    `gradient_scale` multiplies the raw embedding gradients, `scalar_scale` the raw gradients of scale and bias; both may
-    name the world size as the string "1/world_size" or be a number. They are stated from the system's definition, never fitted.
+    The raw embedding gradients are those of this rank's backward pass; the raw loss and gradients of scale and bias are
+    sums over ranks. `gradient_scale`, `loss_scale` and `scalar_scale` (scale and bias) multiply them: a number, or
+    "1/world_size". They are stated from the system's definition, never fitted.
     """
 
     sets: int
     negatives: str  # "global" or "local"
     normalisation: str  # who divides by the norm, and with which guard
     gradient_scale: str | float = 1.0
+    loss_scale: str | float = 1.0
     scalar_scale: str | float = 1.0
-    scale_parameter: str = "scale"  # "scale" or "log_scale": what autograd differentiates; outputs are always d/d(scale)
+    scale_parameter: str = "scale"  # what autograd differentiates: "scale" or "log_scale"; outputs are d/d(scale)
     notes: str = ""
     mirrors: str = ""  # upstream revision whose maths this follows, if any
+
+
+def factor(declared: str | float, world_size: int) -> float:
+    """The number behind a declared factor. Raises ValueError for a text other than "1/world_size"."""
+    if isinstance(declared, str):
+        if declared != "1/world_size":
+            raise ValueError(f"a declared factor is a number or '1/world_size', not {declared!r}")
+        return 1.0 / world_size
+    return float(declared)
+
+
+def processor_name() -> str:
+    """The CPU's model as Linux names it, or "cpu"."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return "cpu"
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "cpu")
 
 
 @dataclass
@@ -59,6 +84,7 @@ class System(Protocol):
     """The adapter interface. `case` is the JSON object of docs/contracts.md section 1."""
 
     declares: Declaration
+    device_name: str  # the device's model
 
     @classmethod
     def unsupported(cls, case: Mapping[str, Any]) -> str | None:
@@ -70,7 +96,7 @@ class System(Protocol):
         """Create inputs on the device and the parameters; called once, after `ready` was written."""
 
     def step(self) -> None:
-        """Forward and backward from device-resident embeddings to loss, dX, dt, db. May return before the device is done."""
+        """Forward and backward from device-resident embeddings to loss, dX, dt, db; may return before it is done."""
 
     def synchronize(self) -> None:
         """Wait for this rank's device."""
@@ -88,7 +114,10 @@ class System(Protocol):
         """Forget peaks measured so far."""
 
     def memory(self) -> dict[str, int | None]:
-        """`allocated_peak_bytes`, `input_bytes`, `gradient_bytes`, `device_used_bytes`; None where it cannot be known."""
+        """`allocated_peak_bytes input_bytes gradient_bytes device_used_bytes`, per device; None where it is not known.
+
+        On CPU the worker fills in `device_used_bytes` from the process's resident memory.
+        """
 
     def versions(self) -> dict[str, str]:
         """Package versions that matter for this system."""

@@ -56,7 +56,9 @@ def embeddings(seed: int, set_index: int, first_row: int, groups: np.ndarray, di
     g = _keys(seed, _GROUP_STREAM, np.asarray(groups), columns)
     k = _keys(seed, set_index, index, columns)
     seven = np.uint32(127)
-    total = (g & seven) + ((g >> np.uint32(8)) & seven) + ((k >> np.uint32(16)) & seven) + ((k >> np.uint32(24)) & seven)
+    shared = (g & seven) + ((g >> np.uint32(8)) & seven)
+    own = ((k >> np.uint32(16)) & seven) + ((k >> np.uint32(24)) & seven)
+    total = shared + own
     return total.astype(np.float32) - np.float32(254)
 
 

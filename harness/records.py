@@ -1,6 +1,7 @@
 """Result rows: the one place that knows the CSV.
 
-Tidy: one row per case; seconds, bytes and counts are stored, rates are derived when reporting. An empty cell means "not known".
+Tidy: one row per case; seconds, bytes and counts are stored, rates are derived when reporting. An empty cell means
+"not known".
 """
 
 from __future__ import annotations

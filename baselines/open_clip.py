@@ -1,0 +1,111 @@
+"""open_clip's own SigLipLoss and ClipLoss (package open_clip_torch), one process per device, over a Matryoshka ladder.
+
+Settings follow `--precision amp_bf16`, the package's recommendation for training: unit features are float32, as
+`F.normalize` leaves them under autocast, and the loss runs under bf16 autocast, so products take bf16 operands and give
+bf16 logits, while log-sigmoid and cross-entropy run in float32. Two other settings of the option `precision`:
+
+`fp32`   float32 throughout, products in TF32 on GPU (the package's trainer turns TF32 on).
+`bf16`   features, logits and losses all bf16, as under `--precision pure_bf16`, with two mercies: features are
+         normalised and images scaled in float32 before they are rounded (the loss gets the scale 1). Otherwise unit
+         rows are rounded twice, and dt is a sum rounded to bf16. bf16 logits near -10 are still 1/16 apart, and the
+         loss is a bf16 scalar.
+
+The bias goes in as a column, one entry a row, all views of the one parameter: autograd then rounds n row sums to bf16
+and adds them in float32. For a bias without dimensions it rounds the sum over all cells to bf16, up to 0.2% off.
+
+With ranks, every rank's loss is the mean over its own rows of the sum over all columns (SigLIP) or its own rows' mean
+cross-entropy (CLIP), so the mean over ranks is the global loss, and a rank's feature gradient, after the exchange's
+backward pass has summed what every rank contributed, is world_size times that of the mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from baselines.interface import Declaration, World
+from baselines.torch_runtime import TorchSystem
+
+PRECISIONS = ("amp_bf16", "fp32", "bf16")
+
+
+def load_loss_module() -> ModuleType:
+    """The installed package's `open_clip/loss.py`, without importing the package (which loads every model).
+
+    Raises ImportError if the package is not installed.
+    """
+    name = "baselines._open_clip_loss"
+    if name not in sys.modules:
+        package = importlib.util.find_spec("open_clip")
+        if package is None or not package.submodule_search_locations:
+            raise ImportError("the package open_clip_torch is not installed")
+        path = Path(package.submodule_search_locations[0]) / "loss.py"
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[name] = module
+    return sys.modules[name]
+
+
+class OpenClip(TorchSystem):
+    """Options: `dist_impl` (SigLIP) or `local_loss` and `gather_with_grad` (CLIP); `precision`."""
+
+    declares = Declaration(
+        sets=2,
+        negatives="global",
+        normalisation="adapter, before the loss: x / max(norm, 1e-12), as the package's models do",
+        gradient_scale="1/world_size",
+        loss_scale="1/world_size",
+        scalar_scale="1/world_size",
+        scale_parameter="log_scale",
+    )
+
+    @classmethod
+    def unsupported(cls, case: Mapping[str, Any]) -> str | None:
+        if case["loss"] not in ("two_set_sigmoid", "info_nce"):
+            return f"open_clip has no loss like {case['loss']}"
+        return super().unsupported(case)
+
+    def __init__(self, case: Mapping[str, Any], world: World) -> None:
+        super().__init__(case, world)
+        self.precision = self.options.get("precision", PRECISIONS[0])
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision {self.precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
+        if self.precision == "fp32" and self.device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = True
+
+    def prepare(self) -> None:
+        package = load_loss_module()
+        place = {"rank": self.world.rank, "world_size": self.world.world_size}
+        if self.case["loss"] == "two_set_sigmoid":
+            self.loss = package.SigLipLoss(dist_impl=self.options["dist_impl"], **place)
+        else:
+            flags = {name: self.options[name] for name in ("local_loss", "gather_with_grad")}
+            self.loss = package.ClipLoss(cache_labels=True, **flags, **place)
+
+    def prefix_loss(self, heads: list[torch.Tensor], scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        # The ring exchanges refuse rows that are not dense. A model's features are, and so are ours: nothing is copied.
+        units = [functional.normalize(head, dim=-1).contiguous() for head in heads]
+        if self.precision == "bf16":
+            units, scale = [(scale * units[0]).bfloat16(), units[1].bfloat16()], 1.0
+        with self._autocast():
+            if self.case["loss"] == "two_set_sigmoid":
+                return self.loss(*units, scale, bias.expand(len(units[0]), 1))
+            return self.loss(*units, scale)
+
+    def _autocast(self) -> contextlib.AbstractContextManager:
+        if self.precision == "amp_bf16":
+            return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return contextlib.nullcontext()
+
+    def versions(self) -> dict[str, str]:
+        return {**super().versions(), "open_clip_torch": importlib.metadata.version("open_clip_torch")}

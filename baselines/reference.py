@@ -1,0 +1,231 @@
+"""The float64 reference: what every system's loss and gradients are held to.
+
+Written from the definitions alone, with NumPy, independent of every system. Rows `x_i` (zero-based, global) have the
+cosines `c_p(i, j)` of their first `p` columns, and the logit is `l = scale * c + bias`. With n live rows (or pairs) and
+prefix weights w_p:
+
+    one_set_sigmoid   L = sum_p w_p / n * sum_i sum_{j != i} softplus(-z_ij l_p(i, j)), z = +1 for equal labels,
+                      else -1 (j = i joins as a positive with `self_pairs`)
+    two_set_sigmoid   the same sum over images i and captions j, z = +1 on the diagonal (SigLIP, arXiv 2303.15343)
+    info_nce          half the mean row-wise plus half the mean column-wise cross-entropy of scale * c, targets on the
+                      diagonal (CLIP, arXiv 2103.00020); the bias is unused
+
+A prefix of norm below 1e-12 has cosine 0 and gradient 0. Prefixes are evaluated one by one, without shared work, on
+purpose: the trick that saves it is what is being checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from harness import inputs
+
+LOSSES = ("one_set_sigmoid", "two_set_sigmoid", "info_nce")
+NORM_FLOOR = 1e-12
+_BLOCK_CELLS = 1 << 21  # cells held at once: about 16 MiB a float64 temporary, whatever n is
+
+
+@dataclass
+class _Units:
+    """One prefix of one set: unit rows (zero where the norm is below the floor) and inverse norms, float64."""
+
+    unit: np.ndarray
+    inverse_norm: np.ndarray
+
+
+@dataclass
+class _Sums:
+    """Weighted sums over all cells and prefixes, and the sums of their absolute terms."""
+
+    values: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("loss", "scale", "bias"), 0.0))
+    absolute: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("loss", "scale", "bias"), 0.0))
+
+    def add(self, name: str, terms: np.ndarray, weight: float) -> None:
+        self.values[name] += weight * float(terms.sum())
+        self.absolute[name] += weight * float(np.abs(terms).sum())
+
+
+# A cell function takes (left rows [k], cosines [k, n]) and returns the loss terms and d(loss)/d(logit), both [k, n],
+# before the prefix weight. Rows are live row numbers of the left set; columns are all live rows of the right set.
+_Cells = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+def evaluate(case: Mapping[str, Any], sample_rows: Sequence[int] | None = None, scalars: bool = True) -> dict[str, Any]:
+    """Loss and gradients of a case (docs/contracts.md, section 1), in float64.
+
+    `sample_rows` are global row numbers, dead rows included, in any order; None means all `rows * world_size`.
+    Gradients are `[len(sample_rows), dims]`; dead rows get zeros. With `scalars=False` the scalar results are None and,
+    for the sigmoid losses, only the sampled rows' cells are visited: 64 rows of n = 65536 take seconds. `info_nce`
+    always visits the whole grid, because a row's gradient needs every column's normaliser. Memory is linear in n.
+
+    Returns loss, scale_gradient, bias_gradient (None for info_nce), loss_scale, scale_gradient_scale,
+    bias_gradient_scale (sums of absolute terms, for relative errors) and gradients {"rows": ...} or
+    {"images": ..., "captions": ...}. Raises ValueError for an unknown loss or a row outside the world.
+    """
+    loss = case["loss"]
+    if loss not in LOSSES:
+        raise ValueError(f"the reference knows no loss {loss!r}; known: {', '.join(LOSSES)}")
+    total = case["rows"] * case["world_size"]
+    wanted = np.arange(total) if sample_rows is None else np.asarray(sample_rows, dtype=np.int64)
+    if wanted.size and (wanted.min() < 0 or wanted.max() >= total):
+        raise ValueError(f"sample_rows must lie in 0 .. {total - 1}")
+
+    live = live_rows(case)
+    names, sets, labels = _live_sets(case, live)
+    position = np.full(total, -1)
+    position[live] = np.arange(len(live))
+    live_wanted = position[wanted]
+
+    gradients = {name: np.zeros((len(wanted), case["dims"])) for name in names}
+    sums = _Sums()
+    prefixes = case["prefixes"]
+    weights = case.get("prefix_weights") or [1.0 / len(prefixes)] * len(prefixes)
+    for prefix, weight in zip(prefixes, weights, strict=True):
+        units = [_normalise(values, prefix) for values in sets]
+        for side, name in enumerate(names):
+            left, right = units[side], units[1 - side] if len(units) == 2 else units[side]
+            cells = _cell_function(case, left, right, labels)
+            # For one set, x_i is in cell (i, j) and in its mirror (j, i), which has the same value.
+            factor = (2.0 if len(units) == 1 else 1.0) * weight * case["scale"]
+            counted = sums if scalars and side == 0 else None
+            kept = live_wanted >= 0
+            rows = live_wanted[kept]
+            if sample_rows is None:
+                part = _sweep(left, right, rows, cells, counted, weight, case, want_gradient=True)
+            else:
+                part = _sweep(left, right, rows, cells, None, weight, case, want_gradient=True)
+                if counted is not None:
+                    _sweep(left, right, np.arange(len(live)), cells, counted, weight, case, want_gradient=False)
+            gradients[name][np.flatnonzero(kept)[:, None], np.arange(prefix)] += factor * part
+    return _results(loss, scalars, sums, gradients)
+
+
+def live_rows(case: Mapping[str, Any]) -> np.ndarray:
+    """Global numbers of the live rows, ascending: the first `live[r]` of each rank's `rows`, or all."""
+    live = case.get("live") or [case["rows"]] * case["world_size"]
+    return np.concatenate([rank * case["rows"] + np.arange(count) for rank, count in enumerate(live)])
+
+
+def _results(loss: str, scalars: bool, sums: _Sums, gradients: dict[str, np.ndarray]) -> dict[str, Any]:
+    def value(source: dict[str, float], name: str) -> float | None:
+        return source[name] if scalars and not (name == "bias" and loss == "info_nce") else None
+
+    return {
+        "loss": value(sums.values, "loss"),
+        "scale_gradient": value(sums.values, "scale"),
+        "bias_gradient": value(sums.values, "bias"),
+        "loss_scale": value(sums.absolute, "loss"),
+        "scale_gradient_scale": value(sums.absolute, "scale"),
+        "bias_gradient_scale": value(sums.absolute, "bias"),
+        "gradients": gradients,
+    }
+
+
+def _live_sets(case: Mapping[str, Any], live: np.ndarray) -> tuple[list[str], list[np.ndarray], np.ndarray]:
+    """Names, float32 values (exact) and labels of the live rows of each set."""
+    names, sets = [], []
+    labels = np.empty(0)
+    for name, values, groups in inputs.case_rows(case, 0, case["rows"] * case["world_size"]):
+        names.append(name)
+        sets.append(values[live])
+        labels = groups[live]
+    return names, sets, labels
+
+
+def _normalise(values: np.ndarray, prefix: int) -> _Units:
+    head = values[:, :prefix].astype(np.float64)
+    norm = np.sqrt((head * head).sum(axis=1))
+    inverse = np.zeros_like(norm)
+    np.divide(1.0, norm, out=inverse, where=norm >= NORM_FLOOR)
+    head *= inverse[:, None]
+    return _Units(head, inverse)
+
+
+def _blocks(rows: np.ndarray, columns: int) -> Iterator[slice]:
+    step = max(1, _BLOCK_CELLS // max(1, columns))
+    for start in range(0, len(rows), step):
+        yield slice(start, start + step)
+
+
+def _sweep(
+    left: _Units,
+    right: _Units,
+    rows: np.ndarray,
+    cells: _Cells,
+    sums: _Sums | None,
+    weight: float,
+    case: Mapping[str, Any],
+    want_gradient: bool,
+) -> np.ndarray:
+    """Visit the cells (rows, all columns): add to `sums`, return sum_j g_ij * dc_ij/dx_i `[len(rows), prefix]`."""
+    gradient = np.zeros((len(rows) if want_gradient else 0, left.unit.shape[1]))
+    for block in _blocks(rows, len(right.unit)):
+        chosen = rows[block]
+        cosines = left.unit[chosen] @ right.unit.T
+        terms, slopes = cells(chosen, cosines)
+        if sums is not None:
+            sums.add("loss", terms, weight)
+            sums.add("scale", slopes * cosines, weight)
+            sums.add("bias", slopes, weight)
+        if want_gradient:
+            # d c_ij / d x_i = (unit_j - c_ij unit_i) / |x_i|
+            radial = (slopes * cosines).sum(axis=1)
+            part = slopes @ right.unit - radial[:, None] * left.unit[chosen]
+            gradient[block] = part * left.inverse_norm[chosen][:, None]
+    return gradient
+
+
+def _cell_function(case: Mapping[str, Any], left: _Units, right: _Units, labels: np.ndarray) -> _Cells:
+    if case["loss"] == "info_nce":
+        return _info_nce_cells(left, right, case["scale"])
+    return _sigmoid_cells(case, labels)
+
+
+def _sigmoid_cells(case: Mapping[str, Any], labels: np.ndarray) -> _Cells:
+    scale, bias, n = case["scale"], case["bias"], len(labels)
+    drop_self = case["loss"] == "one_set_sigmoid" and not case["self_pairs"]
+
+    def cells(rows: np.ndarray, cosines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        sign = np.where(labels[rows][:, None] == labels[None, :], 1.0, -1.0)
+        u = -sign * (scale * cosines + bias)
+        small = np.exp(-np.abs(u))
+        terms = (np.maximum(u, 0.0) + np.log1p(small)) / n
+        slopes = -sign * np.where(u >= 0.0, 1.0, small) / (1.0 + small) / n  # -z sigmoid(u)
+        if drop_self:
+            terms[np.arange(len(rows)), rows] = 0.0
+            slopes[np.arange(len(rows)), rows] = 0.0
+        return terms, slopes
+
+    return cells
+
+
+def _info_nce_cells(left: _Units, right: _Units, scale: float) -> _Cells:
+    """Cells of the symmetric cross-entropy; a row's loss stands in its diagonal cell."""
+    n = len(left.unit)
+    across = _log_sum_exp(left, right, scale)  # over the right set, for each left row
+    down = _log_sum_exp(right, left, scale)
+
+    def cells(rows: np.ndarray, cosines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        logits = scale * cosines
+        slopes = np.exp(logits - across[rows][:, None]) + np.exp(logits - down[None, :])
+        diagonal = (np.arange(len(rows)), rows)
+        terms = np.zeros_like(logits)
+        terms[diagonal] = (across[rows] + down[rows] - 2.0 * logits[diagonal]) / (2 * n)
+        slopes[diagonal] -= 2.0
+        return terms, slopes / (2 * n)
+
+    return cells
+
+
+def _log_sum_exp(left: _Units, right: _Units, scale: float) -> np.ndarray:
+    result = np.empty(len(left.unit))
+    rows = np.arange(len(left.unit))
+    for block in _blocks(rows, len(right.unit)):
+        logits = scale * (left.unit[block] @ right.unit.T)
+        peak = logits.max(axis=1)
+        result[block] = peak + np.log(np.exp(logits - peak[:, None]).sum(axis=1))
+    return result

@@ -1,0 +1,55 @@
+"""`python -m harness COMMAND`. Commands are found by name; each has a `main(argv)` that returns the exit code."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+
+from harness.cases import ConfigurationError
+from harness.records import RecordError
+
+COMMANDS = {
+    "bench": "run a campaign and record it",
+    "plan": "what a campaign would run, with predicted time, memory and disk",
+    "regress": "compare two result files",
+    "capacity": "the largest size each system can hold",
+    "doctor": "what this machine can run, and why not the rest",
+    "selftest": "the harness measured against itself",
+}
+
+
+def available() -> dict[str, str]:
+    """The commands whose module is here."""
+    return {name: text for name, text in COMMANDS.items() if importlib.util.find_spec(_module(name))}
+
+
+def _module(command: str) -> str:
+    return "harness.bench" if command == "plan" else f"harness.{command}"
+
+
+def main(argv: list[str]) -> int:
+    """Dispatch. Bad input is one line on stderr and exit status 2."""
+    commands = available()
+    if not argv or argv[0] in ("-h", "--help"):
+        print("usage: python -m harness COMMAND ...\n")
+        print("\n".join(f"  {name:<10}{text}" for name, text in commands.items()))
+        return 0 if argv else 2
+    command, rest = argv[0], argv[1:]
+    try:
+        if command not in commands:
+            raise ConfigurationError(f"unknown command {command!r}; known: {', '.join(commands)}")
+        if command == "plan":
+            rest = [*rest, "list=true"]
+        return importlib.import_module(_module(command)).main(rest)
+    except (ConfigurationError, RecordError) as problem:
+        print(f"harness {command}: {problem}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

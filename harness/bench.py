@@ -1,0 +1,211 @@
+"""`python -m harness bench`: from a command line to a finished run folder and an exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from harness import configuration, environment, launch, lock, machine, plan, progress
+from harness.cases import ConfigurationError
+from harness.configuration import Configuration
+from harness.interrupt import Interrupt
+from harness.machine import Machine
+from harness.plan import Planned
+from harness.run import Campaign, write_checks
+from harness.store import Store, new_run_id, unfinished
+from harness.support import capabilities
+
+OK, UNEXPECTED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+BUSY_MEMORY_SHARE = 0.1  # of a GPU: more than contexts and leftovers take
+
+USAGE = """usage: python -m harness bench [field=value ...]
+
+Runs a campaign and writes its run folder. Every field of configs/bench.yaml can be set:
+  python -m harness bench campaign=quick
+  python -m harness bench rows=[256,1024] systems=[native,open_clip:bidir] losses=[two_set_sigmoid]
+  python -m harness bench campaign=single_gpu budget=10m list=true
+campaigns: {campaigns}
+fields: {fields}
+exit status: 0 all as expected, 1 a status was not, 2 bad input, 130 interrupted (the same command continues)"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Compose, enumerate, run. Raises ConfigurationError for bad input."""
+    if any(argument in ("-h", "--help") for argument in argv):
+        fields = ", ".join(sorted(configuration.compose().values))
+        print(USAGE.format(campaigns=", ".join(configuration.options("campaign")), fields=fields))
+        return OK
+    chosen = configuration.compose(argv)
+    here = plan.apply_overrides(machine.detect(), chosen.machine)
+    device = plan.choose_device(chosen, here)
+    chosen = chosen.for_device(device)
+    planned = plan.enumerate_cases(chosen, here)
+    budget = configuration.seconds(chosen.budget, "budget")
+    kept, dropped = plan.within_budget(planned, budget, chosen.protocol["rounds"])
+    parent = chosen.path("results") / "measured" / here.slug(device) / chosen.campaign
+    if chosen.list:
+        print(plan.listing(kept, dropped, chosen.protocol["rounds"], parent))
+        return OK
+    if not kept:
+        raise ConfigurationError(f"no case fits into the budget of {chosen.budget}; the shortest was dropped too")
+    if device == "cuda" and not chosen.allow_busy:
+        refuse_busy(here)
+    with lock.measuring(f"bench campaign={chosen.campaign}", chosen.machine["lock_folder"]):
+        return measure(chosen, here, kept, dropped, parent)[0]
+
+
+def refuse_busy(here: Machine) -> None:
+    """Raise ConfigurationError when other processes use a visible GPU."""
+    for gpu in here.gpus:
+        if gpu.process_ids or gpu.used_bytes > BUSY_MEMORY_SHARE * gpu.memory_bytes:
+            who = f"processes {', '.join(map(str, gpu.process_ids))}" if gpu.process_ids else plan.size(gpu.used_bytes)
+            raise ConfigurationError(
+                f"GPU {gpu.index} ({gpu.name}) is busy ({who}); choose others with CUDA_VISIBLE_DEVICES, "
+                "or measure anyway with allow_busy=true"
+            )
+
+
+def measure(
+    chosen: Configuration,
+    here: Machine,
+    planned: list[Planned],
+    dropped: list[Planned],
+    parent: Path,
+    stream: TextIO | None = None,
+) -> tuple[int, Path]:
+    """Run planned cases into a new or unfinished run folder under `parent`, which is returned with the exit code.
+
+    Progress goes to `stream` (default: stdout). The caller holds the lock. Raises ConfigurationError when the folder
+    cannot be written.
+    """
+    screen = progress.Progress(stream)
+    facts = environment.describe(here, [each.system.package for each in planned])
+    identity = fingerprint(chosen, planned, facts)
+    with writing(parent):
+        store, known = open_folder(parent, identity, chosen.resume, screen)
+        for pid in launch.marked_processes(store.work):
+            launch.kill(pid)  # left by a run of ours that was killed
+        for each in dropped:
+            screen.say(f"dropped, over the budget of {chosen.budget}: {each.case.title}")
+        campaign = Campaign(chosen, here, planned, store, screen)
+        record = known | {
+            "run_id": store.run_id,
+            "fingerprint": identity,
+            "finished": False,
+            "configuration": chosen.values,
+            "overrides": list(chosen.overrides),
+            "machine": parent.parent.name,
+            "protocol": chosen.protocol,
+            "dropped": [each.case.title for each in dropped],
+            "variables": launch.recorded_environment(),
+            **_binary(chosen.path("binary")),
+            **facts,
+        }
+        record.setdefault("before", environment.moment(here))
+        store.write_environment(record)
+        code = _run(campaign, store, screen)
+        record |= {"after": environment.moment(here), "notes": [*known.get("notes", []), *campaign.notes]}
+        record["inputs_sha256"] = sorted({row["inputs_sha256"] for row in campaign.rows() if row.get("inputs_sha256")})
+        record["systems"] = _systems(campaign, store)
+        write_checks(parent.parent / "checks", store.run_id, planned, store)
+        record["finished"] = code != INTERRUPTED
+        store.write_environment(record)
+        if record["finished"]:
+            store.finish()
+    return code, store.folder
+
+
+def _run(campaign: Campaign, store: Store, screen: progress.Progress) -> int:
+    with Interrupt() as interrupt:
+        try:
+            campaign.run(interrupt.check)
+        except KeyboardInterrupt:
+            screen.say(f"interrupted; finished rows are in {_shown(store.folder)}, the same command continues there")
+            return INTERRUPTED
+    rows = campaign.rows()
+    screen.say("")
+    screen.say(progress.table(rows))
+    cases = {each.case.case_id: each for each in campaign.planned}
+    surprises = [row for row in rows if not cases[row["case_id"]].expected(row["status"])]
+    screen.say(f"\n{len(rows)} rows in {_shown(store.folder)}")
+    for row in surprises:
+        screen.say(f"not as expected: {cases[row['case_id']].case.title} is {row['status']}")
+    return UNEXPECTED if surprises else OK
+
+
+def _binary(path: Path) -> dict[str, Any]:
+    """Size and architectures of the native binary, for the footprint."""
+    if not path.is_file():
+        return {}
+    said = capabilities(path)
+    architectures = said.get("architectures") if isinstance(said, dict) else None
+    return {"binary_bytes": path.stat().st_size, "binary_architectures": architectures, "binary_capabilities": said}
+
+
+def _systems(campaign: Campaign, store: Store) -> dict[str, Any]:
+    """What each system said about itself: versions, declared conventions, the variables of its launches."""
+    found = {}
+    for each in campaign.planned:
+        check = store.check(each.case.case_id)
+        if check:
+            payload = each.case.to_json() | {"threads": campaign.threads(each.case)}
+            found[f"{each.system.name}:{each.variant.name} on {each.case.world_size}"] = {
+                "versions": check.get("versions"),
+                "declares": check.get("declares"),
+                "variables": launch.environment(payload, each.system.launcher),
+            }
+    return found
+
+
+def fingerprint(chosen: Configuration, planned: Sequence[Planned], facts: dict[str, Any]) -> str:
+    """What must be equal for an unfinished run to be continued: configuration, cases, revision, machine, packages."""
+    parts = {
+        "configuration": chosen.digest,
+        "cases": sorted(each.case.case_id for each in planned),
+        "facts": {name: facts[name] for name in ("host", "gpus", "python", "packages", "git")},
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def open_folder(parent: Path, identity: str, resume: bool, screen: progress.Progress) -> tuple[Store, dict[str, Any]]:
+    """The newest unfinished run of the same fingerprint, or a new folder; with what its environment already says."""
+    others = 0
+    for folder, data in unfinished(parent) if resume else ():
+        if data.get("fingerprint") == identity:
+            screen.say(f"continuing {_shown(folder)}")
+            return Store(folder), {name: data[name] for name in ("before", "notes") if name in data}
+        others += 1
+    if others:
+        screen.say(f"{others} unfinished runs here differ in configuration, revision or machine; starting a new one")
+    folder = parent / new_run_id()
+    folder.mkdir(parents=True)
+    return Store(folder), {}
+
+
+@contextlib.contextmanager
+def writing(parent: Path) -> Iterator[None]:
+    """Turn a folder that cannot be written, or a full disk, into one line."""
+    try:
+        yield
+    except OSError as problem:
+        what = problem.filename or parent
+        raise ConfigurationError(
+            f"cannot write {what}: {problem.strerror}; finished rows are safe, the same command continues "
+            "once this is mended (results=<folder> writes elsewhere)"
+        ) from None
+
+
+def _shown(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

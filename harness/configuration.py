@@ -1,0 +1,206 @@
+"""The configuration of a run: Hydra composes `configs/`, this module checks it and speaks in one-line errors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.cases import LOSSES, STATES, ConfigurationError
+from harness.inputs import LABEL_LAYOUTS
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIGS = ROOT / "configs"
+GROUPS = ("campaign", "protocol", "launch", "machine")
+DTYPES = ("bfloat16", "float32")
+# Where results go and what is shown: changing these does not make it another run.
+_NOT_IDENTITY = ("list", "resume", "allow_busy", "results", "budget")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A composed and checked configuration. `values` is the resolved tree, `overrides` what the user typed."""
+
+    values: dict[str, Any]
+    overrides: tuple[str, ...] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.values[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def path(self, name: str) -> Path:
+        """A configured path; relative ones start at the repository."""
+        return ROOT / self.values[name]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of everything that decides what is measured and how."""
+        kept = {key: value for key, value in self.values.items() if key not in _NOT_IDENTITY}
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+    def for_device(self, device: str) -> Configuration:
+        """Fields left null filled from `on_cpu` or `on_cuda`."""
+        values = dict(self.values)
+        for name, value in (values["on_" + device] or {}).items():
+            if name not in values:
+                raise ConfigurationError(f"on_{device}.{name} is no field; known: {', '.join(sorted(values))}")
+            if values[name] is None:
+                values[name] = value
+        return Configuration(values, self.overrides)
+
+
+def compose(overrides: Sequence[str] = ()) -> Configuration:
+    """`configs/bench.yaml` with its groups and these overrides.
+
+    Raises ConfigurationError, one line, for anything that Hydra or the checks below refuse.
+    """
+    overrides = tuple(overrides)
+    values = _compose(overrides)
+    _check(values)
+    _name_protocol(values["protocol"])
+    return Configuration(values, overrides)
+
+
+def _compose(overrides: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        from hydra import compose as hydra_compose  # half a second of imports: only when a configuration is wanted
+        from hydra import initialize_config_dir
+        from hydra.errors import HydraException
+        from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+    except ImportError as problem:
+        raise ConfigurationError(
+            f"{problem.name} is not installed for {sys.executable}; run make setup, or install hydra-core"
+        ) from None
+
+    for override in overrides:
+        _check_override(override)
+    try:
+        with initialize_config_dir(str(CONFIGS), version_base=None):
+            return OmegaConf.to_container(hydra_compose("bench", list(overrides)), resolve=True)
+    except (HydraException, OmegaConfBaseException, TypeError, ValueError) as problem:
+        raise ConfigurationError(_one_line(problem, overrides)) from None
+
+
+def _check_override(override: str) -> None:
+    name, equals, value = override.partition("=")
+    if not equals or not re.fullmatch(r"[a-z_][a-z0-9_.]*", name):
+        raise ConfigurationError(f"{override!r} is not an override; write field=value, such as rows=[256,1024]")
+    if name in GROUPS and value not in (known := options(name)):
+        raise ConfigurationError(f"unknown {name} {value!r}; known: {', '.join(known)}")
+
+
+def options(group: str) -> list[str]:
+    """Names of the files in a group's folder."""
+    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+
+
+def _one_line(problem: Exception, overrides: Sequence[str]) -> str:
+    text = str(problem)
+    unknown = re.search(r"Could not override '([^']+)'", text)
+    if unknown:
+        return f"unknown field {unknown[1]!r}; known: {', '.join(_fields(unknown[1]))}"
+    first = text.strip().splitlines()[0] if text.strip() else type(problem).__name__
+    return f"cannot read the configuration ({' '.join(overrides)}): {first}"
+
+
+def _fields(name: str) -> list[str]:
+    """The fields beside an unknown one: of its group for `protocol.x`, else the top level and the groups."""
+    import yaml
+
+    group = name.partition(".")[0]
+    if group in GROUPS and "." in name and (files := sorted((CONFIGS / group).glob("*.yaml"))):
+        return [f"{group}.{field}" for field in yaml.safe_load(files[0].read_text())]
+    top = yaml.safe_load((CONFIGS / "bench.yaml").read_text())
+    return sorted((set(top) - {"defaults"}) | set(GROUPS))
+
+
+def _name_protocol(protocol: dict[str, Any]) -> None:
+    """A protocol whose lengths were overridden is `custom`, so that it is never taken for the named one.
+
+    The number of rounds stands in every row, so it may vary under the name.
+    """
+    import yaml
+
+    path = CONFIGS / "protocol" / f"{protocol['name']}.yaml"
+    stored = yaml.safe_load(path.read_text()) if path.is_file() else {}
+    if {**stored, "rounds": 0} != {**protocol, "rounds": 0}:
+        protocol["name"] = "custom"
+
+
+def _check(values: dict[str, Any]) -> None:
+    _names(values, "losses", LOSSES)
+    _names(values, "states", tuple(STATES))
+    for name, known in (("labels", LABEL_LAYOUTS), ("dtype", DTYPES), ("gradient_dtype", DTYPES)):
+        _one_of(name, values[name], known)
+    if values["device"] is not None:
+        _one_of("device", values["device"], ("cpu", "cuda"))
+    for name in ("rows", "nodes", "world_sizes", "prefixes", "live"):
+        _integers(name, values[name], 0 if name == "live" else 1)
+    for name in ("dims", "devices_per_node"):
+        if values[name] is not None and (not _is_integer(values[name]) or values[name] < 1):
+            raise ConfigurationError(f"{name} is {values[name]!r}; give a whole number, at least 1")
+    if not _is_integer(values["seed"]) or not 0 <= values["seed"] < 1 << 32:
+        raise ConfigurationError(f"seed is {values['seed']!r}; give a whole number from 0 to 2^32 - 1")
+    for name in ("list", "resume", "allow_busy", "self_pairs"):
+        if not isinstance(values[name], bool):
+            raise ConfigurationError(f"{name} is {values[name]!r}; give true or false")
+    weights = values["prefix_weights"]
+    if weights is not None and not (isinstance(weights, list) and all(_is_number(weight) for weight in weights)):
+        raise ConfigurationError(f"prefix_weights is {weights!r}; give a list of numbers")
+    protocol = values["protocol"]
+    for name in ("rounds", "warmup_steps", "blocks", "steps_per_block"):
+        least = 2 if name == "steps_per_block" else 1
+        if not _is_integer(protocol[name]) or protocol[name] < least:
+            raise ConfigurationError(f"protocol.{name} is {protocol[name]!r}; give a whole number, at least {least}")
+    for name in ("warmup_seconds", "max_block_seconds"):
+        if not _is_number(protocol[name]) or protocol[name] < 0:
+            raise ConfigurationError(f"protocol.{name} is {protocol[name]!r}; give seconds, 0 or more")
+    seconds(values["budget"], "budget")
+
+
+def _names(values: dict[str, Any], field: str, known: Sequence[str]) -> None:
+    given = values[field]
+    if given is None:
+        return
+    if not isinstance(given, list) or not given:
+        raise ConfigurationError(f"{field} is {given!r}; give a list, such as {field}=[{known[0]}]")
+    for name in given:
+        _one_of(field, name, known)
+
+
+def _one_of(field: str, value: Any, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ConfigurationError(f"unknown {field} {value!r}; known: {', '.join(known)}")
+
+
+def _integers(field: str, given: Any, least: int) -> None:
+    if given is None:
+        return
+    if not isinstance(given, list) or not given or not all(_is_integer(value) and value >= least for value in given):
+        raise ConfigurationError(f"{field} is {given!r}; give a list of whole numbers from {least} up, such as [256]")
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def seconds(value: Any, field: str) -> float | None:
+    """`90`, `90s`, `10m` or `2h` as seconds; None stays None. Raises ConfigurationError."""
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value).strip())
+    if not match:
+        raise ConfigurationError(f"{field} is {value!r}; give seconds, or a number with s, m or h, such as 10m")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]

@@ -1,0 +1,308 @@
+"""Starts one worker in a session of its own, watches its deadline, ends it for good, and says how it went."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.configuration import ROOT
+from harness.events import Events
+from harness.systems import System
+
+FOLDER_VARIABLE = "SCALING_CONTRASTS_FOLDER"  # marks every process of a launch, whatever session it moves to
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+# Only what the worker reads; `checks`, `protocol` and `options` are spelled out below.
+_FLAG_FIELDS = (
+    "contract system loss variant state rows live dims prefixes prefix_weights dtype gradient_dtype scale bias seed "
+    "labels self_pairs world_size nodes device threads actions deadline_seconds"
+).split()
+_PROTOCOL_FLAGS = ("warmup_steps", "warmup_seconds", "blocks", "steps_per_block", "max_block_seconds")
+# Variables of the user's that may change a result: recorded with it.
+RECORDED_PREFIXES = (
+    "CUDA_ NCCL_ OMP_ MKL_ KMP_ OPENBLAS_ XLA_ JAX_ TORCH PYTORCH_ TRITON_ NVSHMEM_ GLOO_ MALLOC_ LD_ BIG_VISION_ UCX_"
+).split()
+
+
+@dataclass
+class Outcome:
+    """How a launch went: status, reason, what the ranks wrote, wall seconds."""
+
+    status: str
+    reason: str
+    events: Events
+    seconds: float
+
+
+def environment(case: Mapping[str, Any], launcher: str) -> dict[str, str]:
+    """The variables a launch sets, beside the user's own. `case` is the worker's JSON object."""
+    local = case["world_size"] // case["nodes"]
+    processes = local if launcher == "torchrun" else 1
+    threads = str(case["threads"] * (local // processes))
+    variables = {
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
+        "PYTHONUNBUFFERED": "1",
+        "JAX_PLATFORMS": case["device"],
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+    if case["device"] == "cpu":
+        variables["CUDA_VISIBLE_DEVICES"] = ""
+        if launcher == "single":
+            flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={local}"
+            variables["XLA_FLAGS"] = flags.strip()
+    else:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        devices = visible.split(",") if visible is not None else [str(index) for index in range(local)]
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(devices[:local])
+    if launcher == "torchrun" and processes == 1:
+        variables |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+        variables["MASTER_PORT"] = str(_free_port())
+    return variables
+
+
+def recorded_environment() -> dict[str, str]:
+    """The user's variables that may change a result."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(tuple(RECORDED_PREFIXES))}
+
+
+def command(system: System, case: Mapping[str, Any], folder: Path, binary: Path) -> list[str]:
+    """The argument list of a launch."""
+    if system.launcher == "native":
+        return [str(binary), "--folder", str(folder), *native_flags(case)]
+    worker = ["-m", "harness.worker", str(folder)]
+    ranks = case["world_size"] // case["nodes"]
+    if system.launcher == "torchrun" and ranks > 1:
+        return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *worker]
+    return [sys.executable, *worker]
+
+
+def native_flags(case: Mapping[str, Any]) -> list[str]:
+    """The case as the native binary's flags (docs/contracts.md, section 3)."""
+    flags = []
+    for name in _FLAG_FIELDS:
+        _add(flags, name, case.get(name))
+    _add(flags, "options", [f"{key}={_text(value)}" for key, value in case["options"].items()] or None)
+    for name in _PROTOCOL_FLAGS:
+        _add(flags, name, case["protocol"][name])
+    for check in case["checks"]:
+        pairs = (f"{key}={_text(value, ':')}" for key, value in check.items() if value is not None)
+        flags += ["--check", ",".join(pairs)]
+    return flags
+
+
+def _add(flags: list[str], name: str, value: Any) -> None:
+    if value is not None:
+        flags += ["--" + name.replace("_", "-"), _text(value)]
+
+
+def _text(value: Any, separator: str = ",") -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return separator.join(_text(item, separator) for item in value)
+    return str(value)
+
+
+def launch(
+    system: System,
+    case: Mapping[str, Any],
+    folder: Path,
+    binary: Path,
+    grace_seconds: float = 3.0,
+    check_interrupt: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """Run one worker to its end or its deadline. Nothing it started is left running, also when this is interrupted.
+
+    `case` is the worker's JSON object; `folder` is emptied first; `check_interrupt` is called about once a second and
+    may raise. Raises OSError when the folder cannot be written.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "case.json").write_text(json.dumps(case | {"target": system.target}))
+    kills_before = _kernel_kills()
+    start = time.monotonic()
+    late, process = False, None
+    try:
+        process = _start(command(system, case, folder, binary), environment(case, system.launcher), folder)
+        while not _wait(process, min(1.0, start + case["deadline_seconds"] - time.monotonic())):
+            check_interrupt()
+            if time.monotonic() - start >= case["deadline_seconds"]:
+                late = True
+                break
+    except ChildProcessError as problem:
+        return Outcome("crashed", f"cannot start: {problem}", Events(folder), 0.0)
+    finally:
+        _end(process, folder, grace_seconds)
+    events = Events.read(folder)
+    seconds = time.monotonic() - start
+    if late:
+        return Outcome("timeout", _lateness(events, case["deadline_seconds"]), events, seconds)
+    status, reason = _classify(events, process.returncode, _kernel_kills() > kills_before, folder)
+    return Outcome(status, reason, events, seconds)
+
+
+def _start(arguments: list[str], variables: Mapping[str, str], folder: Path) -> subprocess.Popen:
+    """Start a worker, its output going to FOLDER/log.txt. Raises ChildProcessError when there is no such program."""
+    with open(folder / "log.txt", "wb") as log:
+        try:
+            return subprocess.Popen(
+                arguments,
+                cwd=ROOT,
+                env={**os.environ, **variables, FOLDER_VARIABLE: str(folder)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_in_child,
+            )
+        except OSError as problem:
+            raise ChildProcessError(problem.strerror) from None
+
+
+def _wait(process: subprocess.Popen, seconds: float) -> bool:
+    """Whether the process ended within `seconds`. Sleeps meanwhile: polling would disturb what is measured."""
+    seconds = max(0.0, seconds)
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:  # an old kernel, or gone already
+        try:
+            process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+    try:
+        select.select([descriptor], [], [], seconds)
+    finally:
+        os.close(descriptor)
+    return process.poll() is not None
+
+
+def _in_child() -> None:
+    """In the new process, before exec: die with the harness, and be the kernel's first choice when memory runs out."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        with open("/proc/self/oom_score_adj", "w") as stream:
+            stream.write("1000")
+    except OSError:
+        pass
+
+
+def _end(process: subprocess.Popen | None, folder: Path, grace_seconds: float) -> None:
+    """SIGTERM to whatever is left of a launch, then SIGKILL. Ranks in sessions of their own are found by their mark.
+
+    `process` is None when an interrupt fell between its start and our knowing it: the mark finds it too.
+    """
+    if process is not None:
+        if process.poll() is None:
+            _signal(process, signal.SIGTERM)
+            _wait(process, grace_seconds)
+        _signal(process, signal.SIGKILL)
+    for _ in range(5):
+        left = marked_processes(folder)
+        for pid in left:
+            kill(pid)
+        if not left:
+            break
+        time.sleep(0.02)
+    if process is not None:
+        process.wait()
+
+
+def _signal(process: subprocess.Popen, number: int) -> None:
+    try:
+        os.killpg(process.pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def kill(pid: int) -> None:
+    """SIGKILL, without complaint when it is gone already."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def marked_processes(folder: Path) -> list[int]:
+    """Processes whose environment says that they belong to launches in `folder` or below it."""
+    mark = f"{FOLDER_VARIABLE}={folder}".encode()
+    found = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                variables = Path(entry.path, "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if any(variable == mark or variable.startswith(mark + b"/") for variable in variables):
+                found.append(int(entry.name))
+    return found
+
+
+def _classify(events: Events, code: int, kernel_killed: bool, folder: Path) -> tuple[str, str]:
+    ended = events.ended()
+    if ended and (ended[0] != "ok" or code == 0):
+        return ended
+    if kernel_killed:
+        return "out_of_memory", "killed by the kernel: main memory ran out"
+    last = _last_line(folder / "log.txt")
+    if code < 0:
+        how = f"killed by {_signal_name(-code)}"
+    elif ended:
+        how = f"exit status {code} after its last line"
+    else:
+        how = f"exit status {code}, no last line"
+    return "crashed", f"{how}: {last}" if last else how
+
+
+def _lateness(events: Events, deadline: float) -> str:
+    seen = {rank: lines[-1].get("event") if lines else "nothing" for rank, lines in events.ranks.items()}
+    unfinished = [f"rank {rank} after {event}" for rank, event in seen.items() if event != "end"]
+    return f"no end within {deadline:.0f} s; {', '.join(unfinished[:4]) or 'no rank wrote an event'}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _last_line(path: Path) -> str:
+    """The last line of the log that is not empty, cut to a readable length."""
+    lines = [line.strip() for line in path.read_text(errors="replace")[-20000:].splitlines() if line.strip()]
+    return lines[-1][:200] if lines else ""
+
+
+def _kernel_kills() -> int:
+    """How often the kernel has killed for memory: on this machine, and in this container."""
+    total = 0
+    for path in ("/proc/vmstat", "/sys/fs/cgroup/memory.events"):
+        try:
+            for line in Path(path).read_text().splitlines():
+                if line.startswith("oom_kill "):
+                    total += int(line.split()[1])
+        except OSError:
+            pass
+    return total
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,272 @@
+"""`python -m harness regress base=<csv|folder> [new=<csv|folder>]`: two runs compared, by verdicts that mind noise.
+
+Exit status: 0 nothing got worse (same, faster, ambiguous), 1 something did (slower, memory grew, status worse), 2 the
+two cannot be compared. How it decides is in docs/metrics.md; every threshold is in configs/regress/.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness import regress_verdicts as verdicts
+from harness.cases import ConfigurationError
+from harness.records import RecordError, read_rows, write_atomically
+from harness.regress_output import Comparison, junit, refusal, render
+from harness.regress_verdicts import Finding, Range, Row, Settings
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs" / "regress"
+OK, WORSE, CANNOT_COMPARE = 0, 1, 2
+FORMATS = ("text", "markdown", "json")
+_PATHS = ("base", "new", "junit", "results")
+USAGE = """usage: python -m harness regress base=<rows.csv or folder> [new=<rows.csv or folder>] [field=value ...]
+
+Without `new`, the cases of BASE are measured afresh on this machine.
+  python -m harness regress base=results/baselines/cpu.csv allow=[driver] format=markdown junit=regress.xml
+  python -m harness regress profile=shared_machine base=a.csv new=b.csv peer=open_clip:gather
+profiles: {profiles}
+fields: {fields}
+may be allowed to differ: {allowable}
+exit status: 0 nothing got worse, 1 slower or memory grew or a status got worse, 2 cannot compare"""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One result file: its rows, and the environment recorded beside it."""
+
+    path: Path
+    rows: Sequence[Row]
+    environment: Mapping[str, Any]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Compare and print. Bad input and refusals are exit status 2."""
+    if any(argument in ("-h", "--help") for argument in argv):
+        print(_usage())
+        return OK
+    try:
+        options = parse(argv)
+        base = load(options["base"], "base")
+        if options["new"]:
+            comparison = compare(base, load(options["new"], "new"), options)
+        else:
+            comparison = compare_afresh(base, options)
+        if options["junit"]:
+            write_atomically(options["junit"], junit(comparison))
+    except Refused as refused:
+        print(refusal(refused.differences, refused.style))
+        return CANNOT_COMPARE
+    except (ConfigurationError, RecordError) as problem:
+        print(f"regress: {problem}", file=sys.stderr)
+        return CANNOT_COMPARE
+    except OSError as problem:
+        print(f"regress: cannot write {problem.filename}: {problem.strerror}", file=sys.stderr)
+        return CANNOT_COMPARE
+    print(render(comparison, options["format"]))
+    return comparison.exit_code
+
+
+class Refused(Exception):
+    """The conditions differ; carries the list."""
+
+    def __init__(self, differences: Sequence[tuple[str, str, str]], style: str) -> None:
+        super().__init__("the conditions differ")
+        self.differences = list(dict.fromkeys(differences))
+        self.style = style
+
+
+# Options
+
+
+def parse(argv: Sequence[str]) -> dict[str, Any]:
+    """configs/regress/default.yaml, then `profile=`, then `field=value`. Raises ConfigurationError, one line."""
+    import yaml
+
+    given = {}
+    for argument in argv:
+        name, equals, value = argument.partition("=")
+        if not equals:
+            raise ConfigurationError(f"{argument!r} is not field=value; try base=<rows.csv>")
+        given[name] = value
+    options = yaml.safe_load((CONFIGS / "default.yaml").read_text(encoding="utf-8"))
+    known = dict(options)
+    profile = given.pop("profile", None)
+    if profile is not None:
+        if profile not in _profiles():
+            raise ConfigurationError(f"unknown profile {profile!r}; known: {', '.join(_profiles())}")
+        options |= yaml.safe_load((CONFIGS / f"{profile}.yaml").read_text(encoding="utf-8"))
+    for name, text in given.items():
+        if name not in known:
+            raise ConfigurationError(f"unknown field {name!r}; known: profile, {', '.join(known)}")
+        # File names are taken as they stand; anything else is YAML, as on Hydra's command line.
+        options[name] = (text or None) if name in (*_PATHS, "peer") else _value(name, text)
+    _check(options, known)
+    return options
+
+
+def _value(name: str, text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigurationError(f"{name}={text} cannot be read; write {name}=value or {name}=[a,b]") from None
+
+
+def _check(options: dict[str, Any], known: Mapping[str, Any]) -> None:
+    if not options["base"]:
+        raise ConfigurationError("base is missing; give base=<rows.csv, or a folder with one>")
+    if isinstance(options["allow"], str):
+        options["allow"] = [options["allow"]]
+    for name in options["allow"] or ():
+        if name == "protocol":
+            raise ConfigurationError("protocol may never differ: quick and standard are not comparable")
+        if name not in verdicts.ALLOWABLE:
+            raise ConfigurationError(f"unknown condition {name!r} in allow; known: {', '.join(verdicts.ALLOWABLE)}")
+    options["allow"] = tuple(options["allow"] or ())
+    if options["format"] not in FORMATS:
+        raise ConfigurationError(f"unknown format {options['format']!r}; known: {', '.join(FORMATS)}")
+    if not isinstance(options["overrides"], list):
+        raise ConfigurationError(f"overrides is {options['overrides']!r}; give a list, such as [allow_busy=true]")
+    options["overrides"] = [str(override) for override in options["overrides"]]
+    for name in ("relative", "confirm"):
+        if not isinstance(options[name], bool):
+            raise ConfigurationError(f"{name} is {options[name]!r}; give true or false")
+    for name, default in known.items():
+        value = options[name]
+        if isinstance(default, (int, float)) and not isinstance(default, bool):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+                raise ConfigurationError(f"{name} is {value!r}; give a number, at least 0")
+    if options["relative"] and not options["peer"]:
+        raise ConfigurationError("relative=true needs peer=<system[:variant[:loss]]>, measured in both runs")
+
+
+def _profiles() -> list[str]:
+    return sorted(path.stem for path in CONFIGS.glob("*.yaml") if path.stem != "default")
+
+
+def _usage() -> str:
+    import yaml
+
+    fields = yaml.safe_load((CONFIGS / "default.yaml").read_text(encoding="utf-8"))
+    return USAGE.format(
+        profiles=", ".join(_profiles()), fields=", ".join(fields), allowable=", ".join(verdicts.ALLOWABLE)
+    )
+
+
+# Input
+
+
+def load(place: str | Path, name: str) -> Side:
+    """Read a CSV, a run folder, or the newest run folder inside a folder. Raises RecordError or ConfigurationError."""
+    path = Path(place)
+    if path.is_dir():
+        found = [path / "rows.csv"] if (path / "rows.csv").is_file() else sorted(path.rglob("rows.csv"), key=_run_order)
+        if not found:
+            raise ConfigurationError(f"{name}={path} holds no rows.csv; give a result CSV or a run folder")
+        path = found[-1]
+    elif not path.is_file():
+        raise ConfigurationError(f"{name}={path} does not exist; give a result CSV or a run folder")
+    rows = read_rows(path)
+    if not rows:
+        raise RecordError(f"{path}: a header and no rows; nothing to compare")
+    verdicts.check_numbers(path, rows)
+    return Side(path, rows, _environment(path, rows))
+
+
+def _run_order(path: Path) -> tuple[str, str]:
+    return path.parent.name, str(path)
+
+
+def _environment(path: Path, rows: Sequence[Row]) -> Mapping[str, Any]:
+    """The environment file that the rows name; a CSV that was copied away from it has none."""
+    place = path.parent / (rows[0]["environment_file"] or "environment.json")
+    if not place.is_file():
+        return {}
+    try:
+        data = json.loads(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise RecordError(f"{place}: cannot be read as JSON ({problem})") from None
+    if not isinstance(data, dict):
+        raise RecordError(f"{place}: must hold one JSON object")
+    return data
+
+
+# Comparison
+
+
+def compare(base: Side, new: Side, options: Mapping[str, Any]) -> Comparison:
+    """The comparison of two files. Raises Refused when conditions differ, ConfigurationError when no case is common."""
+    allow = options["allow"]
+    matched, missing, added = verdicts.pairs(base.rows, new.rows, allow)
+    differences = list(verdicts.run_differences(base.environment, new.environment, allow))
+    for one, other in matched:
+        differences += verdicts.row_differences(one, other, allow)
+    protocols = [sorted({row["protocol"] for row in side.rows}) for side in (base, new)]
+    if protocols[0] != protocols[1]:
+        differences.append(("protocol", *(f"protocol {' '.join(names)}" for names in protocols)))
+    if differences:
+        raise Refused(differences, options["format"])
+    if not matched:
+        raise ConfigurationError(f"{base.path} and {new.path} have no case in common")
+    settings = Settings(**{name: options[name] for name in Settings.__dataclass_fields__})
+    peer = options["peer"] if options["relative"] else None
+    findings = [
+        verdicts.compare(one, other, settings, _ratios(one, other, base, new, peer) if peer else None)
+        for one, other in matched
+    ]
+    if peer and not any(finding.base_range and finding.new_range for finding in findings):
+        raise ConfigurationError(f"peer={peer} has no timed row beside any case in both files")
+    notes = verdicts.not_recorded(base.environment, new.environment)
+    return Comparison((str(base.path), str(new.path)), findings, missing, added, notes, peer)
+
+
+def _ratios(one: Row, other: Row, base: Side, new: Side, peer: str) -> tuple[Range | None, Range | None]:
+    return tuple(
+        verdicts.ratio_range(row, verdicts.peer_of(row, side.rows, peer)) for row, side in ((one, base), (other, new))
+    )
+
+
+def compare_afresh(base: Side, options: Mapping[str, Any]) -> Comparison:
+    """Measure BASE's cases now and compare. A change found is measured once more, and stands only if seen twice."""
+    first = compare(base, load(measure_again(base.rows, options), "new"), options)
+    changed = [finding for finding in first.findings if finding.verdict in (verdicts.SLOWER, verdicts.FASTER)]
+    if not options["confirm"] or not changed:
+        return first
+    again = load(measure_again([finding.base for finding in changed], options), "new")
+    second = compare(Side(base.path, [finding.base for finding in changed], base.environment), again, options)
+    return replace(first, findings=confirmed(first.findings, second.findings))
+
+
+def confirmed(first: Sequence[Finding], second: Sequence[Finding]) -> list[Finding]:
+    """`first`, with `ambiguous` for every change that the second measurement does not repeat."""
+    by_name = {finding.name: finding for finding in second}
+    for finding in first:
+        if finding.verdict not in (verdicts.SLOWER, verdicts.FASTER):
+            continue
+        other = by_name.get(finding.name)
+        if other is None or other.verdict != finding.verdict:
+            seen = "was not measured" if other is None else f"said {other.verdict}"
+            finding.remarks.append(f"{finding.verdict} once; a second measurement {seen}")
+            finding.verdict = verdicts.AMBIGUOUS
+        else:
+            finding.remarks.append("seen twice")
+    return list(first)
+
+
+def measure_again(rows: Sequence[Row], options: Mapping[str, Any]) -> Path:
+    """Measure the cases of these rows on this machine; returns the run's folder. Its progress goes to stderr."""
+    from harness import remeasure
+
+    overrides = [f"results={Path(options['results']).resolve()}", "resume=false", *options["overrides"]]
+    with contextlib.redirect_stdout(sys.stderr):
+        return remeasure.measure_rows(rows, options["rounds"], overrides)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

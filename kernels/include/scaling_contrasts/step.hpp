@@ -1,0 +1,306 @@
+// A training step of the loss on the CPU, over 1 to 16 virtual devices that live in this process:
+//   begin(device), score(device, peer) for every peer, finish(device), all_reduce()
+// `run` is that schedule. Only owners of rows accumulate their gradients: a device scores its rows against each peer's.
+// info_nce scores twice: `gather(device, peer)` finds the log-sums first.
+#pragma once
+#include <cmath>
+#include <memory>
+
+#include "scaling_contrasts/cell.hpp"
+#include "scaling_contrasts/cpu/block.hpp"
+#include "scaling_contrasts/cpu/targets.hpp"
+
+namespace scaling_contrasts {
+
+/// One set of embeddings of one device: what goes in, and where its gradient comes out.
+struct set_t {
+    bf16_t const* embeddings = nullptr;    ///< `[rows][dims]`, the first `live` rows count
+    std::int32_t const* labels = nullptr;  ///< group of each row; null: global row (or pair) numbers, all different
+    void* gradient = nullptr;              ///< `[rows][dims]`, float or bf16_t as problem.gradient_type says
+};
+
+class step_t {
+  public:
+    /// Throws std::invalid_argument for an impossible problem, failure_t for an engine this machine lacks, std::bad_alloc.
+    /// `sets[device * sets_of(loss) + set]` must outlive the step.
+    step_t(problem_t const& problem, std::vector<set_t> sets, int threads = 1, std::string const& engine = "auto")
+        : problem_(problem),
+          sets_(std::move(sets)),
+          kernels_(cpu::pick(engine)),
+          ladder_(make_ladder(problem)),
+          pool_(threads),
+          two_(sets_of(problem.loss) == 2),
+          sums_(static_cast<std::size_t>(problem.world_size)) {
+        check();
+        space_ = std::make_unique<cpu::workspace_t>(kernels_, ladder_, true);
+        for (int device = 0; device < problem_.world_size; ++device)
+            for (int set = 0; set < set_count(); ++set) sides_.push_back(make_side(device, set));
+    }
+
+    std::string engine() const { return kernels_.name; }
+    void set_scale(double scale) { problem_.scale = scale; }
+    void set_bias(double bias) { problem_.bias = bias; }
+
+    /// Norms of the device's rows; clears what the last step left.
+    void begin(int device);
+    /// info_nce only: log-sums of the device's rows over the peer's candidates.
+    void gather(int device, int peer);
+    /// Scores the device's rows against the peer's candidates.
+    void score(int device, int peer);
+    /// Gradients of the device's rows from what `score` accumulated.
+    void finish(int device);
+    /// Loss, dL/dt and dL/db over all devices.
+    scalars_t all_reduce() const;
+
+    /// The whole step.
+    scalars_t run() {
+        int const devices = problem_.world_size;
+        for (int device = 0; device < devices; ++device) begin(device);
+        if (problem_.loss == loss_t::info_nce_k) for_each_block([this](int device, int peer) { gather(device, peer); });
+        for_each_block([this](int device, int peer) { score(device, peer); });
+        for (int device = 0; device < devices; ++device) finish(device);
+        return all_reduce();
+    }
+
+  private:
+    int set_count() const { return two_ ? 2 : 1; }
+    cpu::side_t& side(int device, int set) { return sides_[static_cast<std::size_t>(device * set_count() + set)]; }
+    set_t const& set_of(int device, int set) const {
+        return sets_[static_cast<std::size_t>(device * set_count() + set)];
+    }
+
+    /// Own block first, then the peers in ring order: the schedule of real devices.
+    template <class visit_t>
+    void for_each_block(visit_t&& visit) {
+        for (int shift = 0; shift < problem_.world_size; ++shift)
+            for (int device = 0; device < problem_.world_size; ++device)
+                visit(device, (device + shift) % problem_.world_size);
+    }
+
+    void check() const;
+    cpu::side_t make_side(int device, int set) const;
+    cpu::block_t make_block(cpu::objective_t objective, bool counts_loss, bool symmetric, bool both) const;
+    void visit(cpu::objective_t objective, int device, int peer);
+    void add_self_pairs(int device);
+    void write_row(cpu::side_t const& side, std::int64_t row, void* out) const;
+
+    problem_t problem_;
+    std::vector<set_t> sets_;
+    cpu::kernels_t const& kernels_;
+    cpu::packed_ladder_t ladder_;
+    pool_t pool_;
+    bool two_;
+    std::unique_ptr<cpu::workspace_t> space_;
+    std::vector<cpu::side_t> sides_;
+    std::vector<scalars_t> sums_;
+};
+
+inline void step_t::check() const {
+    int const devices = problem_.world_size;
+    if (devices < 1 || devices > max_devices_k)
+        throw std::invalid_argument("world_size is " + std::to_string(devices) + "; give 1 to " +
+                                    std::to_string(max_devices_k));
+    if (problem_.rows < 1)
+        throw std::invalid_argument("rows is " + std::to_string(problem_.rows) + "; it must be at least 1");
+    if (!problem_.live.empty() && static_cast<int>(problem_.live.size()) != devices)
+        throw std::invalid_argument(std::to_string(problem_.live.size()) + " live counts for " +
+                                    std::to_string(devices) + " devices; give one each");
+    for (int device = 0; device < devices; ++device)
+        if (problem_.live_of(device) < 0 || problem_.live_of(device) > problem_.rows)
+            throw std::invalid_argument("live of device " + std::to_string(device) + " is " +
+                                        std::to_string(problem_.live_of(device)) + "; it must be 0 to " +
+                                        std::to_string(problem_.rows));
+    if (problem_.live_rows() == 0)
+        throw std::invalid_argument("live is 0 on every device; at least one row must be live");
+    if (problem_.self_pairs && two_)
+        throw std::invalid_argument("self_pairs is for one_set_sigmoid alone; leave it out");
+    if (sets_.size() != static_cast<std::size_t>(devices * set_count()))
+        throw std::invalid_argument(std::to_string(sets_.size()) + " sets for " + std::to_string(devices) +
+                                    " devices of " + std::to_string(set_count()));
+}
+
+inline cpu::side_t step_t::make_side(int device, int set) const {
+    set_t const& from = set_of(device, set);
+    cpu::side_t side;
+    side.x = {from.embeddings, problem_.live_of(device), problem_.dims};
+    side.padded = cpu::round_up(side.x.rows, cpu::block_k);
+    auto const statistics = static_cast<std::size_t>(ladder_.count * side.padded);
+    side.labels = buffer_t<std::int32_t>(static_cast<std::size_t>(side.padded));
+    for (std::int64_t i = 0; i < side.x.rows; ++i)
+        side.labels[static_cast<std::size_t>(i)] =
+            from.labels && !two_ ? from.labels[i] : static_cast<std::int32_t>(device * problem_.rows + i);
+    side.inverse_norms = buffer_t<float>(statistics);
+    side.sums = buffer_t<float>(statistics);
+    if (problem_.loss == loss_t::info_nce_k) {
+        side.greatest = buffer_t<float>(statistics);
+        side.rest = buffer_t<float>(statistics);
+        side.own = buffer_t<float>(statistics);
+        side.log_sums = buffer_t<float>(statistics);
+    }
+    if (problem_.gradient_type == gradient_type_t::float32_k && ladder_.panels_are_columns()) {
+        side.accumulator = static_cast<float*>(from.gradient);
+        side.accumulator_stride = problem_.dims;
+    } else {
+        side.accumulator_stride = ladder_.panels() * cpu::panel_k;
+        side.own_accumulator = buffer_t<float>(static_cast<std::size_t>(side.x.rows * side.accumulator_stride));
+        side.accumulator = side.own_accumulator.data();
+    }
+    return side;
+}
+
+inline void step_t::begin(int device) {
+    sums_[static_cast<std::size_t>(device)] = {};
+    for (int set = 0; set < set_count(); ++set) {
+        cpu::side_t& s = side(device, set);
+        s.sums.zero();
+        s.rest.zero();
+        for (std::size_t i = 0; i < s.greatest.size(); ++i) s.greatest[i] = -1e30f;
+        auto const width = static_cast<std::size_t>(ladder_.panels() * cpu::panel_k);
+        int const parts = static_cast<int>((s.x.rows + cpu::task_k - 1) / cpu::task_k);
+        pool_.run(parts, [&](int part) {
+            std::int64_t const end = std::min<std::int64_t>(s.x.rows, (part + 1) * cpu::task_k);
+            for (std::int64_t row = part * cpu::task_k; row < end; ++row) {
+                std::memset(s.accumulator + row * s.accumulator_stride, 0, width * sizeof(float));
+                float square = 0;
+                for (int p = 0; p < ladder_.count; ++p) {
+                    band_t const band = ladder_.bands[static_cast<std::size_t>(p)];
+                    square += kernels_.square_sum(s.x.row(row), band.begin, band.end);
+                    float const norm = std::sqrt(square);
+                    s.inverse_norms[static_cast<std::size_t>(p * s.padded + row)] =
+                        norm < least_norm_k ? 0.0f : 1.0f / norm;
+                }
+            }
+        });
+    }
+}
+
+inline cpu::block_t step_t::make_block(cpu::objective_t objective, bool counts_loss, bool symmetric, bool both) const {
+    bool const info_nce = problem_.loss == loss_t::info_nce_k;
+    cpu::block_t block = {objective,
+                          symmetric,
+                          both,
+                          static_cast<float>(problem_.scale * log2e_k),
+                          info_nce ? 0.0f : static_cast<float>(problem_.bias * log2e_k),
+                          {},
+                          {}};
+    for (int p = 0; p < ladder_.count; ++p) {
+        double const weight = static_cast<double>(ladder_.weights[static_cast<std::size_t>(p)]) /
+                              static_cast<double>(problem_.live_rows()) * (info_nce ? 0.5 : 1.0);
+        // A row of one set meets each other row twice, as row and as candidate; a triangle holds half of its cells.
+        block.gradient_coefficient[static_cast<std::size_t>(p)] = static_cast<float>(weight * (two_ ? 1.0 : 2.0));
+        block.loss_coefficient[static_cast<std::size_t>(p)] = static_cast<float>(!counts_loss ? 0
+                                                                                 : symmetric  ? 2 * weight
+                                                                                              : weight);
+    }
+    return block;
+}
+
+inline void step_t::visit(cpu::objective_t objective, int device, int peer) {
+    bool const own = device == peer;
+    auto& sums = sums_[static_cast<std::size_t>(device)];
+    auto block = [&](cpu::side_t& rows, cpu::side_t& candidates, bool counts_loss) {
+        if (rows.x.rows == 0 || candidates.x.rows == 0) return;
+        cpu::score_block(kernels_, pool_, ladder_, *space_, rows, candidates,
+                         make_block(objective, counts_loss, own && !two_, own), sums);
+    };
+    if (!two_) return block(side(device, 0), side(peer, 0), true);
+    block(side(device, 0), side(peer, 1), true);
+    if (!own) block(side(device, 1), side(peer, 0), false);
+}
+
+inline void step_t::score(int device, int peer) {
+    visit(problem_.loss == loss_t::info_nce_k ? cpu::objective_t::info_nce_k : cpu::objective_t::sigmoid_k, device,
+          peer);
+}
+
+inline void step_t::gather(int device, int peer) {
+    visit(cpu::objective_t::statistics_k, device, peer);
+    if (peer != (device + problem_.world_size - 1) % problem_.world_size) return;  // the last one of the ring
+    // Each row's loss is log(1 + rest / own) in the exponentials' terms: exact also where the positive dominates.
+    double sum = 0;
+    for (int set = 0; set < 2; ++set) {
+        cpu::side_t& s = side(device, set);
+        for (int p = 0; p < ladder_.count; ++p)
+            for (std::int64_t row = 0; row < s.x.rows; ++row) {
+                auto const at = static_cast<std::size_t>(p * s.padded + row);
+                double const below = static_cast<double>(s.greatest[at]) - static_cast<double>(s.own[at]);
+                double const rest = static_cast<double>(s.rest[at]), whole = rest + std::exp2(-below);
+                double const log_whole = below == 0 ? std::log1p(rest) : std::log(whole);
+                sum += static_cast<double>(ladder_.weights[static_cast<std::size_t>(p)]) *
+                       (below * std::log(2.0) + log_whole);
+                s.log_sums[at] = s.greatest[at] + static_cast<float>(log_whole / std::log(2.0));
+                s.rest[at] = static_cast<float>(rest / whole);
+            }
+    }
+    sums_[static_cast<std::size_t>(device)] = {sum / (2.0 * static_cast<double>(problem_.live_rows())), 0, 0};
+}
+
+/// Cells (i, i): cosine 1 whatever the row, so they have no gradient but dt and db.
+inline void step_t::add_self_pairs(int device) {
+    cpu::side_t const& s = side(device, 0);
+    auto& sums = sums_[static_cast<std::size_t>(device)];
+    for (int p = 0; p < ladder_.count; ++p) {
+        double const weight = static_cast<double>(ladder_.weights[static_cast<std::size_t>(p)]) /
+                              static_cast<double>(problem_.live_rows());
+        for (std::int64_t row = 0; row < s.x.rows; ++row) {
+            double const cosine = s.inverse_norms[static_cast<std::size_t>(p * s.padded + row)] > 0 ? 1 : 0;
+            double const logit = problem_.scale * cosine + problem_.bias;
+            double const e = std::exp(-std::abs(logit));
+            double const slope = -(logit > 0 ? e : 1.0) / (1.0 + e);
+            sums.loss += weight * (std::max(-logit, 0.0) + std::log1p(e));
+            sums.bias_gradient += weight * slope;
+            sums.scale_gradient += weight * slope * cosine;
+        }
+    }
+}
+
+inline void step_t::write_row(cpu::side_t const& s, std::int64_t row, void* out) const {
+    float toward[max_prefixes_k + 1] = {};  // suffix sums, as the weights
+    for (int p = ladder_.count - 1; p >= 0; --p) {
+        auto const at = static_cast<std::size_t>(p * s.padded + row);
+        toward[p] = toward[p + 1] + s.sums[at] * s.inverse_norms[at] * s.inverse_norms[at];
+    }
+    kernels_.write_row(ladder_, s.accumulator + row * s.accumulator_stride, s.x.row(row), toward,
+                       static_cast<float>(problem_.scale), problem_.gradient_type, out);
+}
+
+inline void step_t::finish(int device) {
+    auto& sums = sums_[static_cast<std::size_t>(device)];
+    cpu::side_t const& first = side(device, 0);
+    double pull = 0;
+    for (int p = 0; p < ladder_.count; ++p)
+        for (std::int64_t row = 0; row < first.x.rows; ++row)
+            pull += static_cast<double>(first.sums[static_cast<std::size_t>(p * first.padded + row)]);
+    sums.scale_gradient += two_ ? pull : pull / 2;
+    if (problem_.self_pairs) add_self_pairs(device);
+    if (problem_.loss == loss_t::info_nce_k) sums.bias_gradient = 0;
+
+    for (int set = 0; set < set_count(); ++set) {
+        cpu::side_t const& s = side(device, set);
+        std::size_t const element =
+            problem_.gradient_type == gradient_type_t::float32_k ? sizeof(float) : sizeof(bf16_t);
+        std::size_t const row_bytes = static_cast<std::size_t>(problem_.dims) * element;
+        auto* const out = static_cast<std::byte*>(set_of(device, set).gradient);
+        int const parts = static_cast<int>((problem_.rows + cpu::task_k - 1) / cpu::task_k);
+        pool_.run(parts, [&](int part) {
+            std::int64_t const end = std::min<std::int64_t>(problem_.rows, (part + 1) * cpu::task_k);
+            for (std::int64_t row = part * cpu::task_k; row < end; ++row) {
+                std::byte* const to = out + static_cast<std::size_t>(row) * row_bytes;
+                if (row < s.x.rows) write_row(s, row, to);
+                else std::memset(to, 0, row_bytes);
+            }
+        });
+    }
+}
+
+inline scalars_t step_t::all_reduce() const {
+    scalars_t all;
+    for (auto const& sums : sums_) {
+        all.loss += sums.loss;
+        all.scale_gradient += sums.scale_gradient;
+        all.bias_gradient += sums.bias_gradient;
+    }
+    return all;
+}
+
+}  // namespace scaling_contrasts

@@ -1,0 +1,311 @@
+#include "arguments.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <thread>
+
+#include "scaling_contrasts/ladder.hpp"
+
+namespace scaling_contrasts::bench {
+
+char const* const help_text_k = R"(scaling_contrasts: contrastive losses, forward and backward, on synthetic embeddings
+
+  scaling_contrasts --loss one_set_sigmoid --rows 4096          one readable result
+  scaling_contrasts --folder F --loss ... --actions check,time  the worker contract: JSON lines and .npy files in F
+  scaling_contrasts --capabilities                              what this build and this machine can do, as JSON
+  scaling_contrasts --inputs-digest --loss ... --rows ...       SHA-256 of the case's inputs
+
+the problem (lists joined by commas):
+  --loss one_set_sigmoid|two_set_sigmoid|info_nce   --rows R (per device)   --live L0,L1,...   --dims D
+  --prefixes 64,128,...   --prefix-weights W0,W1,...   --scale T   --bias B   --self-pairs true|false
+  --seed N   --labels pairs|distinct|equal|mixed   --dtype bfloat16   --gradient-dtype bfloat16|float32
+where it runs:
+  --device cpu|cuda   --world-size N (virtual devices on the CPU)   --nodes 1   --threads N (per device)
+  --engine auto|cpu-avx512bf16|cpu-avx512|cpu-avx2|cpu-portable|...   (or SCALING_CONTRASTS_ENGINE)   --options key=value,...
+what is done:
+  --actions check,time,memory   --check name=small,rows=64,scale=5,bias=-1,sample_rows=0:7:9 (repeatable)
+  --warmup-steps N   --warmup-seconds S   --blocks N   --steps-per-block N   --max-block-seconds S
+  --deadline-seconds S   --folder F   --json (events to stdout)
+recorded only: --contract --system --variant --state --protocol
+)";
+
+namespace {
+
+std::vector<std::string> split(std::string const& text, char separator) {
+    std::vector<std::string> parts;
+    for (std::size_t begin = 0;;) {
+        std::size_t const end = text.find(separator, begin);
+        parts.push_back(text.substr(begin, end - begin));
+        if (end == std::string::npos) return parts;
+        begin = end + 1;
+    }
+}
+
+template <class number_t>
+number_t to_number(std::string const& what, std::string const& text, number_t least, number_t most) {
+    number_t value{};
+    auto const [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (text.empty() || problem != std::errc{} || end != text.data() + text.size())
+        throw usage_error_t(what + " is '" + text + "'; give a number");
+    if constexpr (std::is_floating_point_v<number_t>)
+        if (!std::isfinite(value)) throw usage_error_t(what + " is '" + text + "'; give a finite number");
+    if (value < least || value > most) throw usage_error_t(what + " is " + text + "; it is out of range");
+    return value;
+}
+
+std::int64_t to_count(std::string const& what, std::string const& text, std::int64_t least = 1,
+                      std::int64_t most = 1 << 30) {
+    auto const value = to_number<std::int64_t>(what, text, INT64_MIN, INT64_MAX);
+    if (value < least) throw usage_error_t(what + " is " + text + "; it must be at least " + std::to_string(least));
+    if (value > most) throw usage_error_t(what + " is " + text + "; it must be at most " + std::to_string(most));
+    return value;
+}
+
+double to_real(std::string const& what, std::string const& text) {
+    return to_number<double>(what, text, -1e300, 1e300);
+}
+
+double to_seconds(std::string const& what, std::string const& text) { return to_number<double>(what, text, 0, 1e9); }
+
+bool to_bool(std::string const& what, std::string const& text) {
+    if (text == "true") return true;
+    if (text == "false") return false;
+    throw usage_error_t(what + " is '" + text + "'; give true or false");
+}
+
+template <class value_t>
+value_t to_choice(std::string const& what, std::string const& text,
+                  std::vector<std::pair<char const*, value_t>> const& choices) {
+    std::string known;
+    for (auto const& [name, value] : choices) {
+        if (text == name) return value;
+        known += (known.empty() ? "" : ", ") + std::string(name);
+    }
+    throw usage_error_t(what + " is '" + text + "'; known: " + known);
+}
+
+loss_t to_loss(std::string const& what, std::string const& text) {
+    return to_choice<loss_t>(what, text,
+                             {{"one_set_sigmoid", loss_t::one_set_sigmoid_k},
+                              {"two_set_sigmoid", loss_t::two_set_sigmoid_k},
+                              {"info_nce", loss_t::info_nce_k}});
+}
+
+label_layout_t to_labels(std::string const& what, std::string const& text) {
+    return to_choice<label_layout_t>(what, text,
+                                     {{"pairs", label_layout_t::pairs_k},
+                                      {"distinct", label_layout_t::distinct_k},
+                                      {"equal", label_layout_t::equal_k},
+                                      {"mixed", label_layout_t::mixed_k}});
+}
+
+template <class value_t>
+std::vector<value_t> to_list(std::string const& text, char separator,
+                             std::function<value_t(std::string const&)> const& convert) {
+    std::vector<value_t> values;
+    for (auto const& part : split(text, separator)) values.push_back(convert(part));
+    return values;
+}
+
+std::vector<std::int64_t> to_counts(std::string const& what, std::string const& text, char separator) {
+    return to_list<std::int64_t>(text, separator, [&](std::string const& part) { return to_count(what, part, 0); });
+}
+
+void check_problem(std::string const& where, problem_t const& problem) {
+    try {
+        make_ladder(problem);
+    } catch (std::invalid_argument const& wrong) {
+        throw usage_error_t(where + wrong.what());
+    }
+    auto const devices = static_cast<std::size_t>(problem.world_size);
+    if (!problem.live.empty() && problem.live.size() != devices)
+        throw usage_error_t(where + std::to_string(problem.live.size()) + " live counts for " +
+                            std::to_string(devices) + " devices; give one each");
+    for (auto const live : problem.live)
+        if (live > problem.rows)
+            throw usage_error_t(where + "live " + std::to_string(live) + " exceeds rows " +
+                                std::to_string(problem.rows) + "; give 0 to rows");
+    if (problem.live_rows() == 0)
+        throw usage_error_t(where + "live is 0 on every device; at least one row must be live");
+    if (problem.rows * problem.world_size > INT32_MAX)
+        throw usage_error_t(where + "rows times world_size exceeds 2^31 - 1; lower one of them");
+}
+
+/// Checks are parsed last: they start from the case's own problem.
+check_t to_check(std::string const& text, problem_t const& base) {
+    check_t check = {.name = "", .problem = base, .sample_rows = {}};
+    bool rows = false, live = false;
+    for (auto const& part : split(text, ',')) {
+        std::size_t const equals = part.find('=');
+        std::string const key = part.substr(0, equals),
+                          value = equals == std::string::npos ? "" : part.substr(equals + 1);
+        std::string const what = "--check " + key;
+        if (key == "name") check.name = value;
+        else if (key == "rows") check.problem.rows = to_count(what, value), rows = true;
+        else if (key == "live") check.problem.live = to_counts(what, value, ':'), live = true;
+        else if (key == "scale") check.problem.scale = to_real(what, value);
+        else if (key == "bias") check.problem.bias = to_real(what, value);
+        else if (key == "labels") check.problem.labels = to_labels(what, value);
+        else if (key == "sample_rows") check.sample_rows = to_counts(what, value, ':');
+        else
+            throw usage_error_t("--check has unknown key '" + key +
+                                "'; known: name, rows, live, scale, bias, labels, sample_rows");
+    }
+    if (check.name.empty() || check.name.find_first_of("/\\\" ") != std::string::npos || check.name[0] == '.')
+        throw usage_error_t("--check '" + text + "' needs name=..., a plain word");
+    if (rows && !live) check.problem.live.clear();  // the case's live counts are of its own rows
+    check_problem("--check " + check.name + ": ", check.problem);
+    for (auto const row : check.sample_rows)
+        if (row >= check.problem.rows * check.problem.world_size)
+            throw usage_error_t("--check " + check.name + ": sample row " + std::to_string(row) +
+                                " is past the last row");
+    return check;
+}
+
+void add_options(arguments_t& out, std::string const& text) {
+    if (text.empty()) return;
+    for (auto const& part : split(text, ',')) {
+        std::size_t const equals = part.find('=');
+        if (equals == std::string::npos || equals == 0)
+            throw usage_error_t("--options has '" + part + "'; give key=value,key=value");
+        out.run.options[part.substr(0, equals)] = part.substr(equals + 1);
+    }
+}
+
+using setter_t = std::function<void(arguments_t&, std::string const& flag, std::string const& value)>;
+
+#define SC_SET                                                                                                         \
+    []([[maybe_unused]] arguments_t& out, [[maybe_unused]] std::string const& flag,                                    \
+       [[maybe_unused]] std::string const& value)
+
+std::map<std::string, setter_t> const& problem_setters() {
+    static std::map<std::string, setter_t> const setters = {
+        {"--loss", SC_SET { out.problem.loss = to_loss(flag, value); }},
+        {"--rows", SC_SET { out.problem.rows = to_count(flag, value); }},
+        {"--live", SC_SET { out.problem.live = to_counts(flag, value, ','); }},
+        {"--dims",
+         SC_SET {
+             out.problem.dims = static_cast<int>(to_count(flag, value, 1, 1 << 20));
+         }},
+        {"--prefixes",
+         SC_SET {
+             out.problem.prefixes = to_list<int>(value, ',', [&](std::string const& part) {
+                 return static_cast<int>(to_count(flag, part, 1, 1 << 20));
+             });
+         }},
+        {"--prefix-weights",
+         SC_SET {
+             out.problem.prefix_weights =
+                 to_list<double>(value, ',', [&](std::string const& part) { return to_real(flag, part); });
+         }},
+        {"--dtype",
+         SC_SET {
+             out.dtype = to_choice<char const*>(flag, value, {{"bfloat16", "bfloat16"}, {"float32", "float32"}});
+         }},
+        {"--gradient-dtype",
+         SC_SET {
+             out.problem.gradient_type = to_choice<gradient_type_t>(
+                 flag, value, {{"bfloat16", gradient_type_t::bfloat16_k}, {"float32", gradient_type_t::float32_k}});
+         }},
+        {"--scale", SC_SET { out.problem.scale = to_real(flag, value); }},
+        {"--bias", SC_SET { out.problem.bias = to_real(flag, value); }},
+        {"--seed",
+         SC_SET {
+             out.problem.seed = static_cast<std::uint32_t>(to_count(flag, value, 0, UINT32_MAX));
+         }},
+        {"--labels", SC_SET { out.problem.labels = to_labels(flag, value); }},
+        {"--self-pairs", SC_SET { out.problem.self_pairs = to_bool(flag, value); }},
+        {"--world-size",
+         SC_SET {
+             out.problem.world_size = static_cast<int>(to_count(flag, value, 1, max_devices_k));
+         }},
+    };
+    return setters;
+}
+
+std::map<std::string, setter_t> const& run_setters() {
+    static std::map<std::string, setter_t> const setters = {
+        {"--contract",
+         SC_SET {
+             if (value != "1") throw usage_error_t("--contract is '" + value + "'; this binary speaks 1"); }},
+        {"--system",
+         SC_SET { out.system = to_choice<char const*>(flag, value, {{"native", "native"}, {"sleep", "sleep"}}); }},
+        {"--variant", SC_SET { out.variant = value; }},
+        {"--state", SC_SET { out.state = value; }},
+        {"--protocol", SC_SET {}},
+        {"--nodes", SC_SET { out.nodes = static_cast<int>(to_count(flag, value)); }},
+        {"--device", SC_SET { out.device = to_choice<char const*>(flag, value, {{"cpu", "cpu"}, {"cuda", "cuda"}}); }},
+        {"--threads", SC_SET { out.run.threads = static_cast<int>(to_count(flag, value, 1, 4096)); }},
+        {"--engine", SC_SET { out.run.engine = value; }},
+        {"--options", SC_SET { add_options(out, value); }},
+        {"--actions",
+         SC_SET {
+             out.actions = split(value, ',');
+             out.events = true;
+             for (auto const& action : out.actions)
+                 to_choice<int>(flag, action, {{"check", 0}, {"time", 0}, {"memory", 0}}); }},
+        {"--warmup-steps", SC_SET { out.timing.warmup_steps = static_cast<int>(to_count(flag, value, 0)); }},
+        {"--warmup-seconds", SC_SET { out.timing.warmup_seconds = to_seconds(flag, value); }},
+        {"--blocks", SC_SET { out.timing.blocks = static_cast<int>(to_count(flag, value)); }},
+        {"--steps-per-block", SC_SET { out.timing.steps_per_block = static_cast<int>(to_count(flag, value)); }},
+        {"--max-block-seconds", SC_SET { out.timing.max_block_seconds = to_seconds(flag, value); }},
+        {"--deadline-seconds", SC_SET { out.deadline_seconds = to_seconds(flag, value); }},
+        {"--folder",
+         SC_SET {
+             out.folder = value;
+             out.events = true; }},
+    };
+    return setters;
+}
+
+}  // namespace
+
+arguments_t parse_arguments(int count, char const* const* words) {
+    arguments_t out;
+    out.run.threads = 0;
+    if (char const* engine = std::getenv("SCALING_CONTRASTS_ENGINE")) out.run.engine = engine;
+    std::vector<std::string> checks;
+    for (int i = 1; i < count; ++i) {
+        std::string const flag = words[i];
+        if (flag == "--help" || flag == "-h") {
+            out.help = true;
+            continue;
+        }
+        if (flag == "--capabilities") {
+            out.capabilities = true;
+            continue;
+        }
+        if (flag == "--inputs-digest") {
+            out.inputs_digest = true;
+            continue;
+        }
+        if (flag == "--json") {
+            out.events = true;
+            continue;
+        }
+        auto const problem = problem_setters().find(flag);
+        auto const run = run_setters().find(flag);
+        bool const known = problem != problem_setters().end() || run != run_setters().end() || flag == "--check";
+        if (!known) throw usage_error_t("unknown flag '" + flag + "'; --help lists the flags");
+        if (i + 1 >= count) throw usage_error_t(flag + " needs a value");
+        std::string const value = words[++i];
+        if (flag == "--check") checks.push_back(value);
+        else if (problem != problem_setters().end()) problem->second(out, flag, value);
+        else run->second(out, flag, value);
+    }
+    check_problem("", out.problem);
+    for (auto const& text : checks) out.checks.push_back(to_check(text, out.problem));
+    if (out.run.options.contains("engine")) out.run.engine = out.run.options["engine"];
+
+    // Virtual devices of one process share its threads: what each is given, at most one thread a core.
+    int const cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    int const each = out.run.threads > 0 ? out.run.threads : std::max(1, cores / out.problem.world_size);
+    out.run.threads = std::max(each, std::min(each * out.problem.world_size, cores));
+    if (out.problem.self_pairs && sets_of(out.problem.loss) == 2)
+        throw usage_error_t("--self-pairs is for one_set_sigmoid alone; leave it out");
+    return out;
+}
+
+}  // namespace scaling_contrasts::bench

@@ -1,0 +1,72 @@
+// What the worker protocol needs of a device: one class per kind, made by one factory per kind.
+// The protocol (protocol.cpp) owns actions, events, clocks and files; a backend owns inputs, steps and memory.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "scaling_contrasts/types.hpp"
+
+namespace scaling_contrasts::bench {
+
+/// How to run a problem, beside the problem itself.
+struct run_options_t {
+    int threads = 1;                             ///< CPU threads of all virtual devices together
+    std::string engine = "auto";                 ///< `cpu-avx2`, `sm90`, ...; auto: the best one usable here
+    std::map<std::string, std::string> options;  ///< the variant's own settings, `--options key=value,...`
+};
+
+/// Figures of the `memory` event, per device; empty where they cannot be known.
+struct memory_t {
+    std::optional<std::int64_t>
+        allocated_peak_bytes;  ///< everything allocated by us since memory_reset(), inputs included
+    std::optional<std::int64_t> input_bytes;
+    std::optional<std::int64_t> gradient_bytes;
+    std::optional<std::int64_t> device_used_bytes;  ///< what the system reports, minus the empty process or context
+};
+
+/// One problem on the devices of one kind, `problem.world_size` of them, driven by one host thread.
+/// Every member may throw failure_t (with its status), std::bad_alloc counts as out_of_memory.
+class backend_t {
+  public:
+    virtual ~backend_t() = default;
+
+    /// Creates the synthetic inputs (inputs.hpp), the parameters t and b and all workspaces. Called once.
+    virtual void build() = 0;
+    /// Forward and backward to all outputs. May return before the devices are done.
+    virtual void step() = 0;
+    /// Returns when the devices are done.
+    virtual void synchronize() = 0;
+    /// Results of the last step, of the global mean loss; synchronizes first.
+    virtual scalars_t scalars() = 0;
+    /// Writes the gradients of the given global rows (device r's row i is r * rows + i, dead rows included) of set 0 or
+    /// 1 as floats, `out[rows.size()][dims]`; synchronizes first.
+    virtual void gradient_rows(int set, std::span<std::int64_t const> rows, float* out) = 0;
+    /// Forgets the peaks measured so far.
+    virtual void memory_reset() = 0;
+    virtual memory_t memory() = 0;
+    /// The engine that runs, such as `cpu-avx512bf16` or `sm90`.
+    virtual std::string engine() const = 0;
+};
+
+/// One kind of device: what is built in, what is usable here, and how to make a backend.
+struct backend_factory_t {
+    std::string device;                           ///< `cpu` or `cuda`: the value of --device
+    std::vector<std::string> engines_built;       ///< empty: this binary was built without the device
+    std::vector<std::string> engines_usable;      ///< on this machine
+    std::vector<std::string> device_names;        ///< one per device present
+    std::map<std::string, std::string> versions;  ///< driver, runtime, compiler
+    /// Why the problem cannot run here, as one clause; empty: it can.
+    std::string (*unsupported)(problem_t const&, run_options_t const&) = nullptr;
+    std::unique_ptr<backend_t> (*make)(problem_t const&, run_options_t const&) = nullptr;
+};
+
+backend_factory_t const& cpu_factory();
+/// Defined by cuda_backend.cu when CMake found a CUDA compiler, else by cuda_missing.cpp.
+backend_factory_t const& cuda_factory();
+
+}  // namespace scaling_contrasts::bench

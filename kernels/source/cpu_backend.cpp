@@ -1,0 +1,139 @@
+// The CPU as 1 to 16 virtual devices of this process.
+#include <fstream>
+
+#include "backend.hpp"
+#include "process_memory.hpp"
+#include "scaling_contrasts.hpp"
+
+namespace scaling_contrasts::bench {
+namespace {
+
+class cpu_backend_t final : public backend_t {
+  public:
+    cpu_backend_t(problem_t const& problem, run_options_t const& options) : problem_(problem), options_(options) {
+        memory_counter().reset_peak();
+        baseline_ = resident_bytes();
+    }
+
+    void build() override {
+        int const sets = sets_of(problem_.loss);
+        auto const elements = static_cast<std::size_t>(problem_.rows * problem_.dims);
+        bool const wide = problem_.gradient_type == gradient_type_t::float32_k;
+        std::vector<set_t> views;
+        for (int slot = 0; slot < problem_.world_size * sets; ++slot) {
+            embeddings_.emplace_back(elements);
+            gradients_.emplace_back(elements * (wide ? sizeof(float) : sizeof(bf16_t)));
+            labels_.emplace_back(static_cast<std::size_t>(problem_.rows));
+        }
+        pool_t pool(options_.threads);
+        for (int device = 0; device < problem_.world_size; ++device)
+            for (int set = 0; set < sets; ++set) {
+                auto const slot = static_cast<std::size_t>(device * sets + set);
+                pool.run(static_cast<int>(problem_.rows), [&](int i) {
+                    std::int64_t const row = device * problem_.rows + i;
+                    auto const group = label_of(sets == 1 ? problem_.labels : label_layout_t::distinct_k, row);
+                    labels_[slot][static_cast<std::size_t>(i)] = group;
+                    fill_row(problem_.seed, set, row, group, problem_.dims,
+                             embeddings_[slot].data() + std::int64_t{i} * problem_.dims);
+                });
+                views.push_back({embeddings_[slot].data(), labels_[slot].data(), gradients_[slot].data()});
+            }
+        step_ = std::make_unique<step_t>(problem_, std::move(views), options_.threads, options_.engine);
+    }
+
+    void step() override { scalars_ = step_->run(); }
+    void synchronize() override {}
+    scalars_t scalars() override { return scalars_; }
+
+    void gradient_rows(int set, std::span<std::int64_t const> rows, float* out) override {
+        for (std::int64_t const row : rows) {
+            auto const slot = static_cast<std::size_t>(row / problem_.rows * sets_of(problem_.loss) + set);
+            std::int64_t const first = row % problem_.rows * problem_.dims;
+            auto const* const data = gradients_[slot].data();
+            if (problem_.gradient_type == gradient_type_t::float32_k)
+                std::memcpy(out, data + first * 4, static_cast<std::size_t>(problem_.dims) * 4);
+            else
+                for (int c = 0; c < problem_.dims; ++c)
+                    out[c] = static_cast<float>(reinterpret_cast<bf16_t const*>(data)[first + c]);
+            out += problem_.dims;
+        }
+    }
+
+    void memory_reset() override {
+        memory_counter().reset_peak();
+        reset_peak_resident();
+    }
+
+    /// Virtual devices share one process and one workspace; each is charged an equal part of everything.
+    memory_t memory() override {
+        std::int64_t const devices = problem_.world_size;
+        std::int64_t inputs = 0, gradients = 0;
+        for (auto const& buffer : embeddings_) inputs += static_cast<std::int64_t>(buffer.size() * sizeof(bf16_t));
+        for (auto const& buffer : labels_) inputs += static_cast<std::int64_t>(buffer.size() * sizeof(std::int32_t));
+        for (auto const& buffer : gradients_) gradients += static_cast<std::int64_t>(buffer.size());
+        memory_t memory;
+        memory.allocated_peak_bytes = memory_counter().peak.load() / devices;
+        memory.input_bytes = inputs / devices;
+        memory.gradient_bytes = gradients / devices;
+        if (auto const peak = peak_resident_bytes(); peak && baseline_)
+            memory.device_used_bytes = (*peak - *baseline_) / devices;
+        return memory;
+    }
+
+    std::string engine() const override { return cpu::pick(options_.engine).name; }
+
+  private:
+    problem_t problem_;
+    run_options_t options_;
+    std::optional<std::int64_t> baseline_;
+    std::vector<buffer_t<bf16_t>> embeddings_;
+    std::vector<buffer_t<std::byte>> gradients_;
+    std::vector<buffer_t<std::int32_t>> labels_;
+    std::unique_ptr<step_t> step_;
+    scalars_t scalars_;
+};
+
+std::string processor_name() {
+    std::ifstream file("/proc/cpuinfo");
+    for (std::string line; std::getline(file, line);)
+        if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+    return "cpu";
+}
+
+std::string unsupported(problem_t const& problem, run_options_t const& options) {
+    try {
+        cpu::pick(options.engine);
+    } catch (failure_t const& reason) {
+        return reason.what();
+    }
+    // Inputs, gradients and the fp32 accumulator; Linux would rather kill a process than refuse it memory.
+    std::int64_t const bytes = sets_of(problem.loss) * problem.world_size * problem.rows * problem.dims * 10;
+    auto const available = available_bytes();
+    if (available && bytes > *available)
+        throw failure_t(status_t::out_of_memory_k, "needs about " + std::to_string(bytes >> 20) + " MiB, " +
+                                                       std::to_string(*available >> 20) + " MiB are available");
+    return "";
+}
+
+}  // namespace
+
+backend_factory_t const& cpu_factory() {
+    static backend_factory_t const factory = [] {
+        backend_factory_t out;
+        out.device = "cpu";
+        for (auto const* engine : cpu::engines()) {
+            out.engines_built.push_back(engine->name);
+            if (engine->usable()) out.engines_usable.push_back(engine->name);
+        }
+        out.device_names = {processor_name()};
+        out.versions = {{"compiler", __VERSION__}};
+        out.unsupported = unsupported;
+        out.make = [](problem_t const& problem, run_options_t const& options) -> std::unique_ptr<backend_t> {
+            return std::make_unique<cpu_backend_t>(problem, options);
+        };
+        return out;
+    }();
+    return factory;
+}
+
+}  // namespace scaling_contrasts::bench

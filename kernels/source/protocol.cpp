@@ -1,0 +1,324 @@
+#include "protocol.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+
+#include "json.hpp"
+#include "npy.hpp"
+#include "process_memory.hpp"
+#include "scaling_contrasts/inputs.hpp"
+#include "sha256.hpp"
+#include "sleep_backend.hpp"
+
+namespace scaling_contrasts::bench {
+namespace {
+
+double seconds_now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+backend_factory_t const& factory_of(arguments_t const& arguments) {
+    static backend_factory_t const sleeper = {
+        .device = "cpu",
+        .engines_built = {"sleep"},
+        .engines_usable = {"sleep"},
+        .device_names = {"sleep"},
+        .versions = {},
+        .unsupported = [](problem_t const&, run_options_t const&) { return std::string(); },
+        .make = [](problem_t const& problem, run_options_t const& options) -> std::unique_ptr<backend_t> {
+            return std::make_unique<sleep_backend_t>(problem, options);
+        }};
+    if (arguments.system == "sleep") return sleeper;
+    return arguments.device == "cuda" ? cuda_factory() : cpu_factory();
+}
+
+/// JSON lines to a file or stdout, or, for people, what the last line needs.
+class reporter_t {
+  public:
+    explicit reporter_t(arguments_t const& arguments) : arguments_(arguments) {
+        if (!arguments.events) return;
+        stream_ = stdout;
+        if (arguments.folder.empty()) return;
+        std::string const path = arguments.folder + "/events.0.jsonl";
+        stream_ = std::fopen(path.c_str(), "w");
+        if (!stream_)
+            throw usage_error_t("cannot write " + path +
+                                "; --folder must name a folder that exists and can be written");
+    }
+    ~reporter_t() {
+        if (stream_ && stream_ != stdout) std::fclose(stream_);
+    }
+    reporter_t(reporter_t const&) = delete;
+    reporter_t& operator=(reporter_t const&) = delete;
+
+    void event(char const* name, json_t const& fields) {
+        if (!stream_) return;
+        json_t line;
+        line.text("event", name);
+        std::string const rest = fields.line();
+        std::fprintf(stream_, "%s, %s\n", line.line().substr(0, line.line().size() - 1).c_str(),
+                     rest.substr(1).c_str());
+        std::fflush(stream_);
+    }
+    std::string path(std::string const& file) const {
+        return (arguments_.folder.empty() ? "." : arguments_.folder) + "/" + file;
+    }
+
+  private:
+    arguments_t const& arguments_;
+    std::FILE* stream_ = nullptr;
+};
+
+/// What a readable line tells of a run.
+struct summary_t {
+    std::vector<double> step_seconds;
+    memory_t memory;
+    scalars_t scalars;
+    std::string engine;
+};
+
+class run_t {
+  public:
+    run_t(arguments_t const& arguments, reporter_t& reporter)
+        : arguments_(arguments), reporter_(reporter), factory_(factory_of(arguments)), start_(seconds_now()) {}
+
+    summary_t run() {
+        json_t start;
+        start.integer("rank", 0).integer("pid", ::getpid()).text("system", arguments_.system);
+        auto versions = factory_.versions;
+        versions["scaling_contrasts"] = SCALING_CONTRASTS_VERSION;
+        start.texts("versions", versions);
+        start.text("device_name", factory_.device_names.empty() ? "" : factory_.device_names[0]);
+        json_t declares;
+        declares.integer("sets", std::int64_t{sets_of(arguments_.problem.loss)}).text("negatives", "global");
+        declares.text("normalisation", "in the step; a prefix of norm below 1e-12 has cosine 0");
+        declares.number("gradient_scale", 1).number("scalar_scale", 1).text("scale_parameter", "scale");
+        declares.text("notes", "one process drives all devices").text("mirrors", "");
+        reporter_.event("start", start.raw("declares", declares.line()));
+        reporter_.event("ready", json_t().integer("rss_bytes", resident_bytes()).integer("input_bytes", input_bytes()));
+
+        require_supported(arguments_.problem);
+        std::unique_ptr<backend_t> backend;
+        auto built = [&]() -> backend_t& {
+            if (!backend) {
+                backend = make(arguments_.problem);
+                timed_first_step(*backend);
+            }
+            return *backend;
+        };
+        for (auto const& action : arguments_.actions) {
+            if (action == "check") {
+                backend.reset();  // a check's memory must not stand beside the case's
+                for (auto const& check : arguments_.checks) run_check(check);
+            }
+            if (action == "time") time(built());
+            if (action == "memory") measure_memory(built());
+        }
+        if (backend) {
+            summary_.scalars = backend->scalars();
+            summary_.engine = backend->engine();
+            require_finite(summary_.scalars);
+        }
+        return summary_;
+    }
+
+  private:
+    std::int64_t input_bytes() const {
+        auto const& problem = arguments_.problem;
+        return sets_of(problem.loss) * problem.rows * (problem.dims * std::int64_t{2} + 4);
+    }
+    void require_supported(problem_t const& problem) const {
+        std::string reason = factory_.unsupported(problem, arguments_.run);
+        if (arguments_.dtype != "bfloat16") reason = "embeddings are bfloat16 only";
+        if (arguments_.nodes > 1) reason = "one machine only for now";
+        if (!reason.empty()) throw failure_t(status_t::unsupported_k, reason);
+    }
+    std::unique_ptr<backend_t> make(problem_t const& problem) const {
+        require_supported(problem);
+        auto backend = factory_.make(problem, arguments_.run);
+        backend->build();
+        backend->synchronize();
+        return backend;
+    }
+    void require_time() const {
+        if (arguments_.deadline_seconds > 0 && seconds_now() - start_ > arguments_.deadline_seconds)
+            throw failure_t(status_t::timeout_k, "the deadline passed");
+    }
+    static void require_finite(scalars_t const& scalars) {
+        if (!std::isfinite(scalars.loss) || !std::isfinite(scalars.scale_gradient) ||
+            !std::isfinite(scalars.bias_gradient))
+            throw failure_t(status_t::nonfinite_k, "the loss or a gradient is not finite");
+    }
+
+    void run_check(check_t const& check) {
+        require_time();
+        auto const backend = make(check.problem);
+        backend->step();
+        backend->synchronize();
+        std::vector<std::int64_t> rows = check.sample_rows;
+        if (rows.empty()) {
+            rows.resize(static_cast<std::size_t>(check.problem.rows * check.problem.world_size));
+            std::iota(rows.begin(), rows.end(), 0);
+        }
+        bool const two = sets_of(check.problem.loss) == 2;
+        json_t files;
+        std::vector<float> values(rows.size() * static_cast<std::size_t>(check.problem.dims));
+        for (int set = 0; set < (two ? 2 : 1); ++set) {
+            std::string const name = !two ? "rows" : set == 0 ? "images" : "captions";
+            std::string const file = check.name + "." + name + ".0.npy";
+            files.text(name, file);
+            backend->gradient_rows(set, rows, values.data());
+            write_npy(reporter_.path(file), values.data(), static_cast<std::int64_t>(rows.size()), check.problem.dims);
+        }
+        scalars_t const scalars = backend->scalars();
+        json_t event;
+        event.text("name", check.name)
+            .number("loss_value", scalars.loss)
+            .number("scale_gradient", scalars.scale_gradient);
+        if (check.problem.loss == loss_t::info_nce_k) event.raw("bias_gradient", "null");
+        else event.number("bias_gradient", scalars.bias_gradient);
+        reporter_.event("check", event.raw("gradients", files.line()).integers("rows", rows));
+        require_finite(scalars);
+    }
+
+    void timed_first_step(backend_t& backend) {
+        double const begin = seconds_now();
+        backend.step();
+        backend.synchronize();
+        reporter_.event("first_step", json_t().number("seconds", seconds_now() - begin));
+    }
+
+    void time(backend_t& backend) {
+        auto const& timing = arguments_.timing;
+        double const begin = seconds_now();
+        int steps = 0;
+        for (double elapsed = 0; steps < timing.warmup_steps || elapsed < timing.warmup_seconds; ++steps) {
+            require_time();
+            backend.step();
+            backend.synchronize();
+            elapsed = seconds_now() - begin;
+        }
+        double const estimate = steps > 0 ? (seconds_now() - begin) / steps : 0;
+        int per_block = timing.steps_per_block;
+        if (estimate * per_block > timing.max_block_seconds)
+            per_block = std::max(2, static_cast<int>(timing.max_block_seconds / estimate));
+        per_block = std::min(per_block, std::max(2, timing.steps_per_block));
+        for (int block = 0; block < timing.blocks; ++block) {
+            require_time();
+            backend.synchronize();
+            double const block_begin = seconds_now();
+            for (int i = 0; i < per_block; ++i) backend.step();
+            backend.synchronize();
+            double const seconds = seconds_now() - block_begin;
+            summary_.step_seconds.push_back(seconds / per_block);
+            reporter_.event("block", json_t()
+                                         .integer("block", std::int64_t{block})
+                                         .integer("steps", std::int64_t{per_block})
+                                         .number("seconds", seconds));
+        }
+    }
+
+    void measure_memory(backend_t& backend) {
+        require_time();
+        backend.memory_reset();
+        backend.step();
+        backend.step();
+        backend.synchronize();
+        memory_t const memory = backend.memory();
+        summary_.memory = memory;
+        reporter_.event("memory", json_t()
+                                      .integer("allocated_peak_bytes", memory.allocated_peak_bytes)
+                                      .integer("input_bytes", memory.input_bytes)
+                                      .integer("gradient_bytes", memory.gradient_bytes)
+                                      .integer("device_used_bytes", memory.device_used_bytes));
+    }
+
+    arguments_t const& arguments_;
+    reporter_t& reporter_;
+    backend_factory_t const& factory_;
+    double start_;
+    summary_t summary_;
+};
+
+void print_summary(arguments_t const& arguments, summary_t const& summary) {
+    auto seconds = summary.step_seconds;
+    std::sort(seconds.begin(), seconds.end());
+    std::printf("%s R=%lld x %d on %s, %d threads: loss %.6g, dt %.6g, db %.6g", name_of(arguments.problem.loss),
+                static_cast<long long>(arguments.problem.rows), arguments.problem.world_size, summary.engine.c_str(),
+                arguments.run.threads, summary.scalars.loss, summary.scalars.scale_gradient,
+                summary.scalars.bias_gradient);
+    if (!seconds.empty())
+        std::printf("; step %.3f ms best, %.3f ms median", 1e3 * seconds.front(), 1e3 * seconds[seconds.size() / 2]);
+    auto const& memory = summary.memory;
+    if (memory.allocated_peak_bytes && memory.input_bytes && memory.gradient_bytes)
+        std::printf("; %.1f MiB beside inputs and gradients",
+                    static_cast<double>(*memory.allocated_peak_bytes - *memory.input_bytes - *memory.gradient_bytes) /
+                        1048576.0);
+    std::printf("\n");
+}
+
+}  // namespace
+
+int run_case(arguments_t const& given) {
+    arguments_t arguments = given;
+    if (!arguments.events) {  // for people: short and readable
+        arguments.actions = {"time", "memory"};
+        arguments.timing = {3, 0.2, 5, 20, 1.0};
+    } else if (arguments.actions.empty()) {
+        arguments.actions = {"time", "memory"};
+    }
+    reporter_t reporter(arguments);
+    status_t status = status_t::ok_k;
+    std::string reason;
+    try {
+        auto const summary = run_t(arguments, reporter).run();
+        if (!arguments.events) print_summary(arguments, summary);
+    } catch (failure_t const& problem) {
+        status = problem.status, reason = problem.what();
+    } catch (std::bad_alloc const&) {
+        status = status_t::out_of_memory_k, reason = "an allocation was refused";
+    } catch (usage_error_t const&) {
+        throw;
+    } catch (std::exception const& problem) {
+        status = status_t::crashed_k, reason = problem.what();
+    }
+    reporter.event("end", json_t().text("status", name_of(status)).text("reason", reason));
+    if (status != status_t::ok_k) std::fprintf(stderr, "scaling_contrasts: %s: %s\n", name_of(status), reason.c_str());
+    return status == status_t::ok_k ? 0 : 1;
+}
+
+std::string capabilities() {
+    std::vector<std::string> built, usable, devices;
+    json_t names;
+    for (auto const* factory : {&cpu_factory(), &cuda_factory()}) {
+        built.insert(built.end(), factory->engines_built.begin(), factory->engines_built.end());
+        usable.insert(usable.end(), factory->engines_usable.begin(), factory->engines_usable.end());
+        if (!factory->engines_usable.empty()) devices.push_back(factory->device);
+        names.texts(factory->device, factory->device_names);
+    }
+    json_t out;
+    out.text("version", SCALING_CONTRASTS_VERSION).integer("contract", std::int64_t{1});
+    out.texts("losses", std::vector<std::string>{"one_set_sigmoid", "two_set_sigmoid", "info_nce"});
+    out.texts("engines_built", built).texts("engines_usable", usable).texts("devices", devices);
+    return out.raw("device_names", names.line()).line();
+}
+
+std::string inputs_digest(problem_t const& problem) {
+    sha256_t sha;
+    std::vector<bf16_t> row(static_cast<std::size_t>(problem.dims));
+    int const sets = sets_of(problem.loss);
+    for (int set = 0; set < sets; ++set)
+        for (std::int64_t i = 0; i < problem.rows * problem.world_size; ++i) {
+            fill_row(problem.seed, set, i, label_of(sets == 1 ? problem.labels : label_layout_t::distinct_k, i),
+                     problem.dims, row.data());
+            sha.add(row.data(), row.size() * sizeof(bf16_t));
+        }
+    return sha.hex();
+}
+
+}  // namespace scaling_contrasts::bench

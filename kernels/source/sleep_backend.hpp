@@ -1,0 +1,57 @@
+// A system whose step sleeps a known time and holds a known number of bytes: proof that the protocol reads both right.
+// `--system sleep --options sleep_seconds=0.01,allocate_bytes=1048576`
+#pragma once
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "backend.hpp"
+#include "process_memory.hpp"
+#include "scaling_contrasts/memory.hpp"
+
+namespace scaling_contrasts::bench {
+
+class sleep_backend_t final : public backend_t {
+  public:
+    sleep_backend_t(problem_t const& problem, run_options_t const& options)
+        : dims_(static_cast<std::size_t>(problem.dims)),
+          seconds_(option(options, "sleep_seconds")),
+          bytes_(static_cast<std::size_t>(option(options, "allocate_bytes"))),
+          baseline_(resident_bytes()) {
+        memory_counter().reset_peak();
+    }
+    void build() override {}
+    void step() override {
+        auto const begin = std::chrono::steady_clock::now();
+        buffer_t<std::byte> const held(bytes_);  // touching it takes part of the time
+        std::this_thread::sleep_until(begin + std::chrono::duration<double>(seconds_));
+    }
+    void synchronize() override {}
+    scalars_t scalars() override { return {}; }
+    void gradient_rows(int, std::span<std::int64_t const> rows, float* out) override {
+        std::fill(out, out + rows.size() * dims_, 0.0f);
+    }
+    void memory_reset() override {
+        memory_counter().reset_peak();
+        reset_peak_resident();
+    }
+    memory_t memory() override {
+        memory_t memory = {memory_counter().peak.load(), 0, 0, {}};
+        if (auto const peak = peak_resident_bytes(); peak && baseline_) memory.device_used_bytes = *peak - *baseline_;
+        return memory;
+    }
+    std::string engine() const override { return "sleep"; }
+
+  private:
+    static double option(run_options_t const& options, char const* name) {
+        auto const found = options.options.find(name);
+        return found == options.options.end() ? 0 : std::atof(found->second.c_str());
+    }
+
+    std::size_t dims_;
+    double seconds_;
+    std::size_t bytes_;
+    std::optional<std::int64_t> baseline_;
+};
+
+}  // namespace scaling_contrasts::bench

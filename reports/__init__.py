@@ -1,0 +1,1 @@
+"""Tables, charts and one page, rendered from `results/` alone. Same input, same bytes out."""

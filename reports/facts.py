@@ -1,0 +1,71 @@
+"""The few sentences at the top of the page, every number taken from the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reports.measured import OUR_SYSTEM, PRODUCTS, Shape, shapes, unusual
+from reports.store import Results, Row, number
+from reports.text import memory_text, significant, system_label, time_text
+
+
+def fastest(rows: Sequence[Row], ours: str) -> tuple[Row, Row] | None:
+    """(our fastest row, the fastest peer's) at the largest R at which both have a time."""
+    for size in sorted({int(row["rows"]) for row in rows}, reverse=True):
+        timed = [row for row in rows if int(row["rows"]) == size and row["status"] == "ok" and row["best_seconds"]]
+        mine = [row for row in timed if row["system"] == ours and row["loss"] == "one_set_sigmoid"]
+        peers = [row for row in timed if row["system"] not in (ours, PRODUCTS)]
+        if mine and peers:
+            return tuple(min(each, key=lambda row: number(row, "best_seconds")) for each in (mine, peers))
+    return None
+
+
+def headline_shapes(results: Results) -> list[Shape]:
+    """One usual, `init` shape per machine: the standard protocol before others, the newest run, the most GPUs.
+
+    On CPU the fewest ranks: they share the cores.
+    """
+    chosen: dict[str, tuple[tuple, Shape]] = {}
+    for run in results.runs:
+        for shape in shapes(run):
+            if shape.state != "init" or any(map(unusual, shape.rows)) or not fastest(shape.rows, OUR_SYSTEM):
+                continue
+            ranks = -shape.world_size if shape.device == "cpu" else shape.world_size
+            preference = (run.protocol == "standard", run.run_id, ranks)
+            if run.machine not in chosen or preference > chosen[run.machine][0]:
+                chosen[run.machine] = preference, shape
+    return [chosen[machine][1] for machine in sorted(chosen)]
+
+
+def facts(results: Results) -> list[str]:
+    """One sentence per published box and per machine measured."""
+    said = []
+    for nodes in ("1", "2"):
+        rows = [row for row in results.loss_step if row["nodes"] == nodes]
+        pair = fastest(rows, "article_scaling_contrasts")
+        if pair:
+            mine, peer = pair
+            ratio = number(peer, "best_seconds") / number(mine, "best_seconds")
+            said.append(
+                f"Published, {mine['world_size']}x {mine['device_name'].split()[0]}, R = {mine['rows']}: "
+                f"{system_label(mine)} {mine['published_time_text']} and {mine['published_memory_text']}, "
+                f"{significant(ratio, 2)}x faster than {system_label(peer)} "
+                f"({peer['published_time_text']} and {peer['published_memory_text']}), which computes another loss."
+            )
+    for shape in headline_shapes(results):
+        mine, peer = fastest(shape.rows, OUR_SYSTEM)
+        ratio = number(peer, "best_seconds") / number(mine, "best_seconds")
+        verdict = f"{significant(ratio)}x faster than" if ratio >= 1 else f"{significant(1 / ratio)}x slower than"
+        said.append(
+            f"Measured on {shape.run.machine} ({shape.place}, protocol {shape.run.protocol}), R = {mine['rows']}: "
+            f"native one-set sigmoid {_figures(mine, shape)}, {verdict} the fastest peer, {system_label(peer)} "
+            f"({_figures(peer, shape)})."
+        )
+    if not results.runs:
+        said.append("Nothing has been measured with this suite yet; `make bench` does so.")
+    return said
+
+
+def _figures(row: Row, shape: Shape) -> str:
+    memory = number(row, shape.memory_column)
+    return time_text(number(row, "best_seconds")) + (f" and {memory_text(memory)}" if memory is not None else "")

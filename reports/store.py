@@ -1,0 +1,238 @@
+"""Reads `results/`: published figures, and the newest complete measured run per machine, campaign and protocol.
+
+Nothing is computed here. What cannot be read raises ResultsError, one line that names the file and the column.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.cases import STATUSES
+from harness.records import RecordError, read_rows
+
+Row = Mapping[str, str]
+
+PUBLISHED = "published"
+LOSS_STEP = "article_loss_step.csv"
+FACTS = {
+    "article_footprint.csv": ("component", "megabytes", "times_the_binary", "purpose", "source"),
+    "article_scale_up_domains.csv": (
+        "domain",
+        "gpus",
+        "terabytes_per_second_per_gpu_both_ways",
+        "fabric",
+        "in_switch_reductions",
+        "matrix_units",
+        "source",
+    ),
+    "article_claims.csv": ("id", "claim", "value", "condition", "source"),
+}
+_COUNTS = ("rows", "dims", "world_size", "nodes", "rounds", "samples")
+_BYTES = ("allocated_peak_bytes", "step_peak_bytes", "device_used_bytes")
+_SECONDS = (
+    "best_seconds",
+    "median_seconds",
+    "mean_seconds",
+    "mean_low_seconds",
+    "mean_high_seconds",
+    "first_step_seconds",
+)
+_NEVER_EMPTY = ("system", "loss", "variant", "rows", "dims", "prefixes", "world_size", "protocol", "status")
+_FLOATS = (
+    "loss_value",
+    "loss_error",
+    "embedding_gradient_error",
+    "scale_gradient_error",
+    "bias_gradient_error",
+)
+
+
+class ResultsError(ValueError):
+    """A file in `results/` that cannot be reported; one line, with the file and, where it is one, the column."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One measured run: `results/measured/<machine>/<campaign>/<run_id>/`. All its rows share one protocol."""
+
+    machine: str
+    campaign: str
+    run_id: str
+    protocol: str
+    rows: tuple[Row, ...]
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """Machine, campaign, protocol and run id: what stands with every measured table."""
+        if self.protocol == PUBLISHED:
+            return "As published"
+        return f"{self.machine} · campaign {self.campaign} · protocol {self.protocol} · run {self.run_id}"
+
+    @property
+    def slug(self) -> str:
+        """The same, for file names and anchors."""
+        parts = dict.fromkeys((self.machine, self.campaign, self.protocol))
+        return "-".join(part.replace("_", "-") for part in parts)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything a report may say. `literature`: rows by file stem. `passed_over`: runs that are not shown, and why."""
+
+    loss_step: tuple[Row, ...]
+    literature: Mapping[str, tuple[Row, ...]]
+    footprint: tuple[Row, ...]
+    domains: tuple[Row, ...]
+    claims: tuple[Row, ...]
+    runs: tuple[Run, ...]
+    passed_over: tuple[str, ...]
+
+    @property
+    def article(self) -> Run:
+        """The article's rows as if they were a run, so that the same tables and charts can show them."""
+        return Run(PUBLISHED, "article", PUBLISHED, PUBLISHED, self.loss_step)
+
+
+def number(row: Row, column: str) -> float | None:
+    """A numeric cell, None where it is empty. Cells were checked when the file was read."""
+    return float(row[column]) if row[column] else None
+
+
+def load(folder: Path) -> Results:
+    """Read a results folder. Raises ResultsError when the article's files are missing, or any file is broken."""
+    published = folder / "published"
+    facts = {name: _facts(published / name, columns) for name, columns in FACTS.items()}
+    records = {
+        path.stem: _records(path) for path in sorted(published.glob("*.csv")) if path.name not in (*FACTS, LOSS_STEP)
+    }
+    runs, passed_over = _measured(folder / "measured")
+    return Results(
+        loss_step=_records(published / LOSS_STEP),
+        literature=records,
+        footprint=facts["article_footprint.csv"],
+        domains=facts["article_scale_up_domains.csv"],
+        claims=facts["article_claims.csv"],
+        runs=runs,
+        passed_over=passed_over,
+    )
+
+
+def _records(path: Path, measured: bool = False) -> tuple[Row, ...]:
+    try:
+        rows = read_rows(path)
+    except RecordError as problem:
+        raise ResultsError(str(problem)) from None
+    if not rows and not measured:
+        raise ResultsError(f"{path}: a header and no rows (first column 'schema_version')")
+    for line, row in enumerate(rows, start=2):
+        _check_row(path, line, row, (*_NEVER_EMPTY, "nodes", "device", "state") if measured else _NEVER_EMPTY)
+    return tuple(rows)
+
+
+def _check_row(path: Path, line: int, row: Row, never_empty: tuple[str, ...]) -> None:
+    for column in never_empty:
+        if not row[column]:
+            raise ResultsError(f"{path}: line {line}, column {column!r} is empty")
+    if row["status"] not in STATUSES:
+        raise ResultsError(f"{path}: line {line}, column 'status' is {row['status']!r}; known: {', '.join(STATUSES)}")
+    for column in (*_COUNTS, *_BYTES, *_SECONDS, *_FLOATS):
+        if row[column] and not _is_number(row[column], whole=column in (*_COUNTS, *_BYTES)):
+            raise ResultsError(f"{path}: line {line}, column {column!r} is {row[column]!r}, not a number")
+    for column in ("best_seconds", *_COUNTS[:4]):
+        if row[column] and float(row[column]) <= 0:
+            raise ResultsError(f"{path}: line {line}, column {column!r} is {row[column]}; it must be positive")
+
+
+def _is_number(text: str, whole: bool) -> bool:
+    try:
+        value = int(text) if whole else float(text)
+    except ValueError:
+        return False
+    # A gate error may well be infinite or NaN: that is what `nonfinite` and `wrong` rows report.
+    return not whole or math.isfinite(value)
+
+
+def _facts(path: Path, columns: tuple[str, ...]) -> tuple[Row, ...]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ResultsError(f"{path}: cannot be read as a CSV ({problem})") from None
+    reader = csv.reader(io.StringIO(text, newline=""))
+    header = next(reader, None)
+    if header is None:
+        raise ResultsError(f"{path}: empty file, no header")
+    for column in columns:
+        if column not in header:
+            raise ResultsError(f"{path}: column {column!r} is missing from the header")
+    rows = []
+    for line, cells in enumerate(reader, start=2):
+        if len(cells) != len(header):
+            raise ResultsError(f"{path}: line {line} has {len(cells)} cells, the header {len(header)}")
+        rows.append(dict(zip(header, cells, strict=True)))
+    if not rows:
+        raise ResultsError(f"{path}: a header and no rows (first column {columns[0]!r})")
+    if "megabytes" in columns:
+        for line, row in enumerate(rows, start=2):
+            if not _is_number(row["megabytes"], whole=False):
+                raise ResultsError(f"{path}: line {line}, column 'megabytes' is {row['megabytes']!r}, not a number")
+    return tuple(rows)
+
+
+def _measured(folder: Path) -> tuple[tuple[Run, ...], tuple[str, ...]]:
+    """The newest complete run of each (machine, campaign, protocol), and one line for each run that is not shown."""
+    newest: dict[tuple[str, str, str], Run] = {}
+    passed_over = []
+    for path in sorted(folder.glob("*/*/*/rows.csv")):
+        run = _run(path)
+        name = f"{run.machine}/{run.campaign}/{run.run_id}"
+        missing = _incomplete(run)
+        if missing:
+            passed_over.append(f"{name}: {missing}")
+            continue
+        key = (run.machine, run.campaign, run.protocol)
+        older = newest.get(key)
+        # Paths are sorted and a run id begins with its time, so the later one is the newer one.
+        newest[key] = run
+        if older:
+            passed_over.append(f"{older.machine}/{older.campaign}/{older.run_id}: a newer run is shown")
+    return tuple(newest[key] for key in sorted(newest)), tuple(passed_over)
+
+
+def _run(path: Path) -> Run:
+    rows = _records(path, measured=True)
+    protocols = sorted({row["protocol"] for row in rows})
+    if len(protocols) > 1:
+        raise ResultsError(f"{path}: column 'protocol' mixes {' and '.join(protocols)}; a run has one protocol")
+    machine, campaign, run_id = path.parts[-4:-1]
+    protocol = protocols[0] if protocols else ""
+    return Run(machine, campaign, run_id, protocol, rows, _environment(path.with_name("environment.json")))
+
+
+def _environment(path: Path) -> Mapping[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        environment = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise ResultsError(f"{path}: cannot be read as JSON ({problem})") from None
+    if not isinstance(environment, dict):
+        raise ResultsError(f"{path}: must hold one JSON object")
+    return environment
+
+
+def _incomplete(run: Run) -> str:
+    if not run.rows:
+        return "no rows yet"
+    if run.environment.get("finished") is False:
+        return "not finished"
+    if any(row["status"] == "interrupted" for row in run.rows):
+        return "interrupted before its end"
+    return ""

@@ -1,0 +1,129 @@
+"""How numbers and names look. One rule each, used by every table and chart."""
+
+from __future__ import annotations
+
+import math
+
+from harness.cost import is_one_set
+from reports.store import Row, number
+
+LOSS_NAMES = {
+    "one_set_sigmoid": "one-set sigmoid",
+    "two_set_sigmoid": "two-set sigmoid",
+    "info_nce": "InfoNCE",
+    "one_set_info_nce": "one-set InfoNCE",
+}
+LOSS_ORDER = tuple(LOSS_NAMES)
+SYSTEM_NAMES = {"article_scaling_contrasts": "ScalingContrasts", "native": "native"}
+STATUS_NAMES = {
+    "out_of_memory": "out of memory",
+    "too_noisy": "too noisy",
+    "nonfinite": "not finite",
+}
+# Which memory figure a measured table shows: one for the whole table, never mixed.
+MEMORY_FIGURES = {
+    "allocated_peak_bytes": "peak of the system's own allocator",
+    "device_used_bytes": "what the driver or the operating system saw in use",
+    "step_peak_bytes": "peak of the allocator above inputs and returned gradients",
+}
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """`value` at so many significant digits, never in exponent form: 1.89, 39.0, 142, 1440."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{decimals}f}"
+    if len(text.replace(".", "").replace("-", "").lstrip("0")) > digits and decimals:
+        text = f"{value:.{decimals - 1}f}"  # 9.996 rounds up into one more digit
+    return text
+
+
+def time_text(seconds: float) -> str:
+    """`1.89 ms` below a second, `1.44 s` above."""
+    return f"{significant(seconds * 1e3)} ms" if seconds < 0.9995 else f"{significant(seconds)} s"
+
+
+def memory_text(size: float) -> str:
+    """Decimal units, as the article writes them: `19 MB`, `2.95 GB`; one digit more below 10 MB."""
+    if size >= 0.9995e9:
+        return f"{significant(size / 1e9)} GB"
+    megabytes = size / 1e6
+    return f"{megabytes:.0f} MB" if megabytes >= 9.95 else f"{significant(megabytes, 2)} MB"
+
+
+def rate_text(per_second: float) -> str:
+    """Counts per second with a decimal prefix: `441 G/s`."""
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if per_second >= factor * 0.9995:
+            return f"{significant(per_second / factor)} {prefix}/s"
+    return f"{significant(per_second)} /s"
+
+
+def error_text(row: Row, column: str) -> str:
+    """A gate error in exponent form, empty where not known."""
+    value = number(row, column)
+    return "" if value is None else f"{value:.1e}"
+
+
+def memory_bytes_of(text: str) -> float | None:
+    """Bytes of a published text such as `2.95 GB`, decimal units; the first figure where there are several."""
+    parts = text.split()
+    if len(parts) < 2:
+        return None
+    return float(parts[0]) * {"kB": 1e3, "MB": 1e6, "GB": 1e9}[parts[1]]
+
+
+def published_cell(row: Row) -> str:
+    """`1.89 ms · 19 MB`, digits as published; a status in words."""
+    if row["status"] != "ok":
+        return status_text(row)
+    return " · ".join(text for text in (row["published_time_text"], row["published_memory_text"]) if text)
+
+
+def status_text(row: Row, with_reason: bool = False) -> str:
+    """`out of memory`, or `unsupported: jax is not installed`."""
+    words = STATUS_NAMES.get(row["status"], row["status"])
+    return f"{words}: {row['reason']}" if with_reason and row["reason"] else words
+
+
+def measured_cell(row: Row, memory_column: str) -> str:
+    """`0.433 ms · 34 MB`, or the status with its reason."""
+    if row["status"] != "ok":
+        return status_text(row, with_reason=True)
+    seconds, memory = number(row, "best_seconds"), number(row, memory_column)
+    time = "time not known" if seconds is None else time_text(seconds)
+    return f"{time} · {'memory not known' if memory is None else memory_text(memory)}"
+
+
+def live_rows(row: Row) -> int:
+    """n: live rows (or pairs) over all ranks."""
+    if row["live"]:
+        return sum(int(count) for count in row["live"].split())
+    return int(row["rows"]) * int(row["world_size"])
+
+
+def system_label(row: Row, clashes: bool = False) -> str:
+    """Column and series name: `open_clip bidir`; with `clashes`, the loss as well."""
+    name = SYSTEM_NAMES.get(row["system"], row["system"])
+    if row["system"] == "article_scaling_contrasts":
+        return name
+    if row["protocol"] == "published":
+        return {"jit_sharded": name, "gather_with_grad": f"{name} CLIP"}.get(row["variant"], f"{name} {row['variant']}")
+    label = f"{name} {row['variant']}"
+    return f"{label} ({loss_name(row['loss'])})" if clashes else label
+
+
+def loss_name(loss: str) -> str:
+    """`one-set sigmoid`; a loss this table does not know yet, by its own name."""
+    return LOSS_NAMES.get(loss, loss.replace("_", " "))
+
+
+def loss_order(loss: str) -> tuple[int, str]:
+    """Sort key: the order of LOSS_NAMES, then others by name."""
+    return (LOSS_ORDER.index(loss) if loss in LOSS_NAMES else len(LOSS_ORDER), loss)
+
+
+def set_word(loss: str) -> str:
+    """What R counts: rows of one set, or pairs of two."""
+    return "rows" if is_one_set(loss) else "pairs"

@@ -1,0 +1,197 @@
+"""Every system of the registry, through its YAML, on 1 to 4 CPU ranks against the float64 reference."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+
+import numpy as np
+import pytest
+
+from baselines import reference
+from baselines.interface import Outputs, Unsupported, World
+from tests.baselines import driver
+
+STATES = {"init": {"scale": 10.0, "bias": -10.0}, "negatives": {"scale": 5.0, "bias": -1.0}}
+TRAINED = {"scale": 100.0, "bias": -10.0}
+REGISTRY = driver.registry()
+# Systems that run on CPU and are checked, by the way they are launched.
+CHECKED = [name for name, data in REGISTRY.items() if "cpu" in data["devices"]]
+
+
+def needs(name: str) -> None:
+    for package in REGISTRY[name]["requires"]:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+
+
+def quick_variants(name: str, world_size: int) -> list[str]:
+    """Variants that start in no time; compiled ones have a test of their own."""
+    return [
+        variant
+        for variant, data in REGISTRY[name]["variants"].items()
+        if world_size in (data["world_sizes"] or [world_size]) and not data["options"].get("compile")
+    ]
+
+
+def single(case: dict) -> Outputs:
+    """One step in this process."""
+    system = driver.load(REGISTRY[case["system"]]["target"])(case, World())
+    system.build()
+    system.step()
+    system.synchronize()
+    return system.outputs()
+
+
+def check_expectation(case: dict, outputs: list[Outputs]) -> None:
+    if REGISTRY[case["system"]]["variants"][case["variant"]]["expected_status"] == "ok" or case["world_size"] == 1:
+        driver.within(case, outputs)
+    else:
+        with pytest.raises(AssertionError):
+            driver.within(case, outputs)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", CHECKED)
+def test_ranks_equal_the_reference(name: str, world_size: int) -> None:
+    needs(name)
+    cases = [
+        driver.make_case(name, variant, world_size=world_size, rows=32, **state)
+        for variant in quick_variants(name, world_size)
+        for state in (*STATES.values(), *([TRAINED] if world_size == 2 else []))
+        if not (state is TRAINED and REGISTRY[name]["variants"][variant]["loss"] == "info_nce")  # see below
+    ]
+    for case, outputs in zip(cases, driver.run_ranks(cases), strict=True):
+        check_expectation(case, outputs)
+        memory = outputs[0].extra["memory"]
+        sets = len(outputs[0].gradients)
+        labels = 4 * 32 if sets == 1 else 0
+        assert memory["input_bytes"] == sets * 32 * 96 * 2 + labels and memory["gradient_bytes"] == sets * 32 * 96 * 2
+        assert outputs[0].extra["versions"] and outputs[0].extra["device_name"]
+        assert {out.loss for out in outputs} == {outputs[0].loss}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("name", CHECKED)
+def test_compiled_variants_equal_the_reference(name: str, world_size: int) -> None:
+    variants = [v for v, data in REGISTRY[name]["variants"].items() if data["options"].get("compile")]
+    if not variants:
+        pytest.skip("nothing compiled")
+    needs(name)
+    shape = {"world_size": world_size, "rows": 16, "prefixes": (32, 96)}
+    cases = [driver.make_case(name, variant, **shape, **state) for variant in variants for state in STATES.values()]
+    try:
+        results = driver.run_ranks(cases, timeout=500)
+    except AssertionError as problem:
+        if "Unsupported: torch.compile does not work here" in str(problem):
+            pytest.skip("no working compiler")
+        raise
+    for case, outputs in zip(cases, results, strict=True):
+        check_expectation(case, outputs)
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_float32_inputs_and_gradients_are_close(name: str) -> None:
+    """In float32 a wrong factor, weight or mask has nowhere to hide."""
+    needs(name)
+    exact = {"dtype": "float32", "gradient_dtype": "float32", "prefix_weights": (0.2, 0.5, 0.1)}
+    for variant in quick_variants(name, 1):
+        options = {"precision": "fp32"} if name == "open_clip" else {}
+        case = driver.make_case(name, variant, rows=40, **exact, **STATES["negatives"], options=options)
+        driver.within(case, [single(case)], loss=1e-5, gradients=1e-4, scale_gradient=1e-5, bias_gradient=1e-5)
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_float32_gradients_of_bf16_inputs(name: str) -> None:
+    needs(name)
+    variant = quick_variants(name, 1)[0]
+    case = driver.make_case(name, variant, gradient_dtype="float32", prefix_weights=(1.0, 1.0, 1.0), **STATES["init"])
+    out = single(case)
+    driver.within(case, [out])
+    gradient = next(iter(out.gradients.values()))
+    assert (gradient.view(np.uint32) & np.uint32(0xFFFF)).any(), "float32 gradients came back rounded to bf16"
+
+
+@pytest.mark.parametrize("name", [name for name in CHECKED if REGISTRY[name]["launcher"] == "torchrun"])
+def test_strides_do_not_matter(name: str) -> None:
+    needs(name)
+    cases = [
+        {**driver.make_case(name, variant, world_size=2, rows=16, **STATES["negatives"]), "test_layout": layout}
+        for variant in quick_variants(name, 2)
+        for layout in ("transposed", "sliced")
+    ]
+    for case, outputs in zip(cases, driver.run_ranks(cases), strict=True):
+        check_expectation(case, outputs)
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_nan_is_not_hidden(name: str) -> None:
+    needs(name)
+    for variant in quick_variants(name, 1):
+        out = single(driver.make_case(name, variant, scale=float("nan"), bias=-10.0))
+        assert math.isnan(out.loss) and math.isnan(out.scale_gradient), variant
+        assert all(np.isnan(gradient).any() for gradient in out.gradients.values()), variant
+
+
+@pytest.mark.parametrize("name", list(REGISTRY))
+def test_what_cannot_run_is_said_in_one_clause(name: str) -> None:
+    needs(name)
+    adapter = driver.load(REGISTRY[name]["target"])
+    for variant, data in REGISTRY[name]["variants"].items():
+        if data["loss"] not in reference.LOSSES:
+            continue
+        case = driver.make_case(name, variant)
+        assert adapter.unsupported({**case, "device": REGISTRY[name]["devices"][-1]}) is None
+        reason = adapter.unsupported({**case, "world_size": 2, "live": [32, 5]})
+        assert reason and "\n" not in reason and reason[0].islower()
+        others = [
+            loss for loss in reference.LOSSES if loss not in {v["loss"] for v in REGISTRY[name]["variants"].values()}
+        ]
+        for loss in others:
+            reason = adapter.unsupported({**case, "loss": loss})
+            assert name == "cublas_products" or (reason and loss in reason)
+
+
+def test_self_pairs_and_labels_of_one_set() -> None:
+    for name in CHECKED:
+        if {data["loss"] for data in REGISTRY[name]["variants"].values()} == {"one_set_sigmoid"}:
+            needs(name)
+            for change in ({"self_pairs": True}, {"labels": "mixed"}, {"labels": "equal"}, {"labels": "distinct"}):
+                for variant in quick_variants(name, 1):
+                    case = driver.make_case(name, variant, rows=38, **change, **STATES["negatives"])
+                    driver.within(case, [single(case)])
+
+
+def test_chunks_do_not_change_the_loss_and_bound_memory() -> None:
+    """Chunks that do not divide evenly over rows are refused; four devices' chunks give what one grid gives."""
+    needs("jax_reference")
+    adapter = driver.load(REGISTRY["jax_reference"]["target"])
+    uneven = driver.make_case("jax_reference", "chunked", rows=24, options={"chunk_rows": 7})
+    assert "not a multiple" in adapter.unsupported(uneven)
+    cases = [
+        driver.make_case("jax_reference", "chunked", rows=24, world_size=4, options={"chunk_rows": chunk}, **change)
+        for chunk, change in ((8, STATES["negatives"]), (6, {"labels": "mixed", **STATES["init"]}))
+    ]
+    for case, outputs in zip(cases, driver.run_ranks(cases), strict=True):
+        driver.within(case, outputs, loss=1e-5, scale_gradient=1e-5, bias_gradient=1e-5)
+    needed = []
+    for chunk in (None, 32):
+        system = adapter(driver.make_case("jax_reference", "chunked", rows=512, options={"chunk_rows": chunk}), World())
+        system.build()
+        system.step()
+        needed.append(system.memory()["allocated_peak_bytes"])
+    assert needed[0] > 3 * 4 * 512 * 512 and needed[1] < needed[0] / 4
+
+
+def test_products_are_two_products() -> None:
+    torch = pytest.importorskip("torch")
+    case = driver.make_case("cublas_products", "graph", rows=8)
+    system = driver.load(REGISTRY["cublas_products"]["target"])(case, World())
+    system.build()
+    system.step()
+    rows = system.leaves[0].detach().double()
+    expected = (rows @ rows.T) @ rows
+    assert torch.linalg.norm(system.result.double() - expected) / torch.linalg.norm(expected) < 5e-3
+    with pytest.raises(Unsupported, match="no loss"):
+        system.outputs()

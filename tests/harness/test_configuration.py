@@ -1,0 +1,98 @@
+import pytest
+
+from harness import configuration
+from harness.cases import ConfigurationError
+
+
+@pytest.mark.parametrize("campaign", configuration.options("campaign"))
+def test_every_campaign_composes(campaign):
+    chosen = configuration.compose([f"campaign={campaign}"])
+    assert chosen.campaign == campaign
+    assert chosen.protocol["name"] in ("quick", "standard")
+    for device in ("cpu", "cuda"):
+        assert chosen.for_device(device).rows
+
+
+def test_the_named_campaigns_are_what_the_design_says():
+    article = configuration.compose(["campaign=article"])
+    assert (article.rows, article.nodes, article.devices_per_node) == ([1024, 4096, 16384], [1, 2], 8)
+    assert article.protocol["name"] == "standard"
+    quick = configuration.compose()
+    assert quick.for_device("cpu").rows == [256, 1024]
+    assert quick.for_device("cuda").rows == [1024, 4096, 16384]
+    assert configuration.seconds(quick.for_device("cpu").budget, "budget") <= 8 * 60
+    devices = configuration.compose(["campaign=devices"])
+    assert (devices.rows, devices.world_sizes, devices.device) == ([256], [1, 2, 4], "cpu")
+
+
+def test_standard_protocol_keeps_the_design_s_lengths():
+    protocol = configuration.compose(["protocol=standard"]).protocol
+    assert (protocol["rounds"], protocol["blocks"], protocol["steps_per_block"]) == (3, 3, 100)
+    assert (protocol["warmup_steps"], protocol["warmup_seconds"]) == (10, 1.0)
+    assert protocol["max_block_seconds"] == 100 * 0.1
+
+
+def test_overrides_beat_campaigns_and_lists_replace_lists():
+    chosen = configuration.compose(
+        ["campaign=article", "rows=[5]", "systems=[native,open_clip:bidir,big_vision]", "protocol=quick", "seed=7"]
+    )
+    assert chosen.rows == [5]
+    assert chosen.systems == ["native", "open_clip:bidir", "big_vision"]
+    assert (chosen.protocol["name"], chosen.seed) == ("quick", 7)
+    assert configuration.compose(["rows=[5]"]).for_device("cpu").rows == [5]
+
+
+def test_a_changed_protocol_is_custom_but_rounds_may_vary():
+    assert configuration.compose(["protocol.rounds=5"]).protocol["name"] == "quick"
+    assert configuration.compose(["protocol.blocks=5"]).protocol["name"] == "custom"
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("campaign=big", "unknown campaign 'big'; known: article, devices, quick, single_gpu"),
+        ("protocol=slow", "known: quick, standard"),
+        ("launch=x", "known: auto, one_box"),
+        ("row=[1]", "unknown field 'row'; known: .*rows"),
+        ("protocol.round=1", "known: .*protocol.rounds"),
+        ("machine.gpus=1", "known: .*machine.cores"),
+        ("losses=[siglip]", "unknown losses 'siglip'; known: one_set_sigmoid, two_set_sigmoid, info_nce"),
+        ("states=[late]", "known: init, trained"),
+        ("labels=triples", "known: pairs, distinct, equal, mixed"),
+        ("device=tpu", "known: cpu, cuda"),
+        ("dtype=float16", "known: bfloat16, float32"),
+        ("rows=[0]", "whole numbers"),
+        ("rows=1024", "whole numbers"),
+        ("rows=[a]", "whole numbers"),
+        ("rows=[1,", "cannot read"),
+        ("rows=1,2", "cannot read"),
+        ("dims=0", "at least 1"),
+        ("seed=-1", "seed"),
+        ("seed=x", "seed"),
+        ("budget=soon", "such as 10m"),
+        ("list=maybe", "true or false"),
+        ("protocol.blocks=0", "protocol.blocks"),
+        ("protocol.steps_per_block=1", "at least 2"),
+        ("protocol.max_block_seconds=-1", "seconds"),
+        ("rows", "not an override"),
+        ("+rows=[1]", "not an override"),
+        ("prefix_weights=3", "prefix_weights"),
+    ],
+)
+def test_bad_input_is_one_line_with_the_way_out(override, words):
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        configuration.compose([override])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "want"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), (45, 45), (None, None)]
+)
+def test_durations(text, want):
+    assert configuration.seconds(text, "budget") == want
+
+
+def test_what_is_measured_decides_the_digest():
+    same = configuration.compose(["budget=3m", "resume=false", "results=elsewhere"])
+    assert same.digest == configuration.compose().digest
+    assert configuration.compose(["seed=1"]).digest != same.digest

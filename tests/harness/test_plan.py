@@ -1,0 +1,162 @@
+import dataclasses
+
+import pytest
+
+from harness import configuration, plan, support
+from harness.cases import ConfigurationError
+from harness.machine import Gpu, Machine
+
+GIB = 1 << 30
+CPU = Machine(cores=8, memory_bytes=16 * GIB, cpu_name="cpu", cpu_slug="cpu")
+H200 = Gpu(0, "NVIDIA H200", 9.0, 141 * GIB)
+EIGHT = dataclasses.replace(CPU, gpus=tuple(dataclasses.replace(H200, index=index) for index in range(8)))
+
+
+def planned(bench, machine, *overrides):
+    """Cases of a registry, on a machine that is made up."""
+    places = [f"registry={bench.registry}", "systems=null", *overrides]
+    chosen = configuration.compose(places)
+    return plan.enumerate_cases(chosen.for_device(plan.choose_device(chosen, machine)), machine)
+
+
+@pytest.fixture
+def two_devices(bench):
+    bench.system("probe", {"plain": {}, "other": {"loss": "info_nce"}}, devices=["cpu", "cuda"])
+    return bench
+
+
+def test_the_matrix_is_the_product_of_what_is_asked(two_devices):
+    found = planned(two_devices, CPU, "rows=[16,32]", "states=[init,trained]", "world_sizes=[1,2]")
+    assert len(found) == 2 * 2 * 2 * 2
+    assert len({each.case.case_id for each in found}) == 16
+    states = {(each.case.state, each.case.scale, each.case.bias) for each in found}
+    assert states == {("init", 10.0, -10.0), ("trained", 100.0, -10.0)}
+
+
+def test_the_article_is_one_and_two_boxes_of_eight(two_devices):
+    found = planned(two_devices, EIGHT, "campaign=article", "systems=null")
+    assert {(each.case.nodes, each.case.world_size) for each in found} == {(1, 8), (2, 16)}
+    assert {each.unsupported for each in found if each.case.nodes == 1} == {None}
+    assert {each.unsupported for each in found if each.case.nodes == 2} == {"needs 2 machines, this run has 1"}
+
+
+def test_the_article_on_smaller_machines_is_rows_with_reasons(two_devices):
+    for machine, reason in (
+        (CPU, "no NVIDIA GPU is visible"),
+        (dataclasses.replace(CPU, gpus=(H200,)), "needs 8 GPUs per machine, 1 visible"),
+        (dataclasses.replace(CPU, foreign_gpu="AMD"), "the GPU is AMD's; only NVIDIA GPUs are measured"),
+    ):
+        found = planned(two_devices, machine, "campaign=article", "systems=null", "nodes=[1]")
+        assert len(found) == 6
+        assert {each.unsupported for each in found} == {reason}
+
+
+def test_world_size_is_the_visible_gpus_by_default(two_devices):
+    assert {each.case.world_size for each in planned(two_devices, EIGHT)} == {8}
+    assert {each.case.world_size for each in planned(two_devices, CPU)} == {1}
+
+
+def test_old_gpus_are_unsupported(two_devices):
+    v100 = dataclasses.replace(CPU, gpus=(Gpu(0, "Tesla V100", 7.0, 32 * GIB),))
+    assert {each.unsupported for each in planned(two_devices, v100)} == {
+        "Tesla V100 has compute capability 7.0, probe needs 8.0"
+    }
+
+
+def test_what_a_system_says_of_itself(bench):
+    bench.system("gpu_only", {"a": {}}, devices=["cuda"])
+    bench.system("missing", {"a": {}}, requires=["numpy", "no_such_package"])
+    bench.system("native", {"a": {}}, launcher="native", target=None)
+    bench.system("pairs", {"a": {"loss": "one_set_sigmoid", "world_sizes": [2, 4]}})
+    found = planned(bench, CPU, f"binary={bench.folder}/no_binary")
+    reasons = {each.system.name: each.unsupported for each in found}
+    assert reasons == {
+        "gpu_only": "gpu_only runs on cuda only",
+        "missing": "Python package no_such_package is not installed",
+        "native": "no_binary is not built; run make native",
+        "pairs": "pairs:a runs on 2, 4 devices only",
+    }
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ('echo \'{"losses": ["info_nce"]}\'', "binary does not compute one_set_sigmoid"),
+        ('echo \'{"devices": ["cuda"]}\'', "binary finds no cpu device that it was built for"),
+        ("echo broken", "binary --capabilities does not answer"),
+        ("echo '{}'", None),
+    ],
+)
+def test_the_native_binary_is_asked(bench, script, reason):
+    binary = bench.folder / "binary"
+    binary.write_text(f"#!/bin/sh\n{script}\n")
+    binary.chmod(0o755)
+    support.capabilities.cache_clear()
+    bench.system("native", {"a": {}}, launcher="native", target=None)
+    (each,) = planned(bench, CPU, f"binary={binary}", "rows=[8]")
+    assert each.unsupported is None if reason is None else reason in each.unsupported
+
+
+def test_main_memory_is_not_overrun(two_devices):
+    huge = planned(two_devices, CPU, "rows=[65536]")  # 12 bytes a cell by the probe's YAML: 48 GiB
+    assert {each.unsupported.partition(",")[0] for each in huge} == {"predicted to need 49.5 GiB"}
+    on_gpu = planned(two_devices, dataclasses.replace(CPU, gpus=(H200,)), "rows=[131072]")
+    assert all(each.unsupported is None and each.expects_out_of_memory for each in on_gpu), "a GPU says so itself"
+    assert on_gpu[0].expected("out_of_memory") and not on_gpu[0].expected("crashed")
+
+
+def test_only_surprises_fail_a_run(bench):
+    bench.system("probe", {"right": {}, "trap": {"loss": "info_nce", "expected_status": "wrong"}})
+    right, trap = planned(bench, CPU, "rows=[8]")
+    assert right.expected("ok") and right.expected("unsupported")
+    assert not any(right.expected(status) for status in ("wrong", "timeout", "out_of_memory", "crashed"))
+    assert trap.expected("wrong") and not trap.expected("ok")
+
+
+def test_the_budget_drops_the_longest_first(two_devices):
+    found = planned(two_devices, CPU, "rows=[64,4096,16384]")
+    total = sum(each.total_seconds(3) for each in found)
+    kept, dropped = plan.within_budget(found, 0.9 * total, 3)
+    assert min(each.total_seconds(3) for each in dropped) >= max(each.total_seconds(3) for each in kept)
+    assert sum(each.total_seconds(3) for each in kept) <= 0.9 * total
+    assert plan.within_budget(found, None, 3) == (found, [])
+    assert plan.within_budget(found, 0.0, 3)[0] == []
+
+
+def test_impossible_shapes_are_refused(two_devices):
+    for override, words in (
+        ("nodes=[2]", None),
+        ("prefixes=[64,2048]", "exceeds dims"),
+        ("prefixes=[128,64]", "ascend"),
+        ("live=[1,2]", "live"),
+        ("prefix_weights=[1]", "prefix_weights"),
+    ):
+        if words is None:
+            with pytest.raises(ConfigurationError, match="world_size 3 is not divisible by nodes 2"):
+                planned(two_devices, CPU, override, "world_sizes=[3]")
+        else:
+            with pytest.raises(ConfigurationError, match=words):
+                planned(two_devices, CPU, override)
+
+
+def test_a_registry_without_predictions_names_its_file(bench):
+    bench.system("probe", {"a": {}}, predict={})
+    with pytest.raises(ConfigurationError, match=r"configs/system/probe\.yaml: predict lacks"):
+        planned(bench, CPU)
+
+
+def test_list_prints_predictions_and_runs_nothing(bench):
+    bench.system("probe", {"sleep": {"sleep_seconds": 0.001}})
+    bench.system("absent", {"a": {}}, requires=["no_such_package"])
+    for command, override in (("bench", "list=true"), ("plan", "seed=42")):
+        done = bench.run(override, "budget=10m", command=command)
+        assert done.returncode == 0, done.stderr
+        assert "probe:sleep one_set_sigmoid R=8 init on cpu" in done.stdout
+        assert "no_such_package is not installed" in done.stdout
+        assert "2 cases (1 run here, 0 dropped)" in done.stdout
+    assert not bench.results.exists()
+
+
+def test_readable_durations_and_sizes():
+    assert [plan.duration(value) for value in (0.4, 59.4, 200, 3900)] == ["0 s", "59 s", "3m20s", "1h05m"]
+    assert [plan.size(value) for value in (12, 1536, 3 << 20, 5 << 30)] == ["12 B", "1.5 KiB", "3.0 MiB", "5.0 GiB"]

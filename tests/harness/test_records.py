@@ -1,0 +1,83 @@
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from harness import records
+from harness.records import RecordError
+
+
+def row(**changes):
+    return {"schema_version": 1, "run_id": "r", "system": "native", "rows": 1024, "status": "ok"} | changes
+
+
+def test_round_trip_keeps_every_column_as_text(tmp_path):
+    path = tmp_path / "rows.csv"
+    text = 'a "quoted", reason\nover two lines'
+    records.write_rows(
+        path,
+        [row(reason=text, best_seconds=1.25e-3, self_pairs=False, prefixes=(64, 128), loss_error=None), row(rows=2)],
+    )
+    first, second = records.read_rows(path)
+    assert tuple(first) == records.COLUMNS
+    assert first["reason"] == text
+    assert float(first["best_seconds"]) == 1.25e-3
+    assert (first["self_pairs"], first["prefixes"], first["loss_error"]) == ("false", "64 128", "")
+    assert second["rows"] == "2"
+
+
+def test_floats_survive_exactly(tmp_path):
+    path = tmp_path / "rows.csv"
+    value = 0.1 + 0.2
+    records.write_rows(path, [row(best_seconds=value)])
+    assert float(records.read_rows(path)[0]["best_seconds"]) == value
+
+
+def test_an_unknown_key_is_refused():
+    with pytest.raises(KeyError, match="speed"):
+        records.format_rows([row(speed=1)])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace("best_seconds", "fastest_seconds", 1), "'best_seconds' is missing"),
+        (lambda text: text.replace("case_id", "case_key", 1), "'case_key' is not one of"),
+        (lambda text: text.replace("labels", "system", 1), "'system' stands twice"),
+        (lambda text: text[:-10], "line 2 has"),
+        (lambda text: "", "empty file"),
+        (lambda text: text.replace("\n1,", "\n99,", 1), "'schema_version' is '99'"),
+    ],
+)
+def test_a_damaged_file_names_the_column_or_line(tmp_path, change, message):
+    path = tmp_path / "rows.csv"
+    path.write_text(change(records.format_rows([row()])))
+    with pytest.raises(RecordError, match=message) as caught:
+        records.read_rows(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RecordError, match="cannot be read"):
+        records.read_rows(path)
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
+    """A full disk, played by a limit on file size, in a process of its own."""
+    path = tmp_path / "rows.csv"
+    records.write_rows(path, [row()])
+    before = path.read_bytes()
+    script = (
+        "import resource, sys\n"
+        "from harness import records\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, (100, {resource.RLIM_INFINITY}))\n"
+        "try: records.write_rows(sys.argv[1], [{'schema_version': 1}] * 100)\n"
+        "except OSError: sys.exit(7)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(path)]).returncode == 7
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["rows.csv"]

@@ -1,0 +1,344 @@
+"""The regression check end to end: synthetic pairs of result files, exit codes, refusals, output formats."""
+
+import json
+import xml.etree.ElementTree as xml
+
+import pytest
+
+from harness import regress
+from harness.records import COLUMNS, write_rows
+from tests.harness.regress_rows import CASE, ENVIRONMENT, steady, timed
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """Write BASE and NEW; returns a function that runs the comparison and gives its exit code."""
+
+    def run(base, new, *arguments, environments=(ENVIRONMENT, ENVIRONMENT)):
+        for name, rows, environment in (("base", base, environments[0]), ("new", new, environments[1])):
+            folder = tmp_path / name
+            folder.mkdir(exist_ok=True)
+            write_rows(folder / "rows.csv", rows)
+            (folder / "environment.json").write_text(json.dumps(environment))
+        return regress.main([f"base={tmp_path / 'base'}", f"new={tmp_path / 'new' / 'rows.csv'}", *arguments])
+
+    return run
+
+
+def test_the_same_file_is_the_same(pair, capsys):
+    assert pair([steady(10.0)], [steady(10.0)]) == 0
+    said = capsys.readouterr().out
+    assert "no regression found: 1 cases compared; 1 same" in said
+    assert "native:one_set one_set_sigmoid R=1024 init 1x cuda" in said
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "verdict", "code"),
+    [
+        (10.0, "same", 0),
+        (10.2, "same", 0),
+        (9.8, "same", 0),
+        (11.0, "slower", 1),
+        (13.0, "slower", 1),
+        (9.0, "faster", 0),
+    ],
+)
+def test_verdicts_of_steady_cases(pair, capsys, milliseconds, verdict, code):
+    assert pair([steady(10.0)], [steady(milliseconds)], "format=json") == code
+    assert json.loads(capsys.readouterr().out)["cases"][0]["verdict"] == verdict
+
+
+def test_three_percent_counts_once_the_ranges_are_apart(pair, capsys):
+    assert pair([steady(10.0)], [steady(10.31)]) == 1
+    assert "+3.1%" in capsys.readouterr().out
+
+
+def test_overlapping_ranges_are_ambiguous_and_do_not_fail(pair, capsys):
+    base = timed([10e-3, 10e-3, 10e-3, 10e-3, 10.29e-3])
+    new = timed([10.28e-3, 10.5e-3, 10.5e-3, 10.5e-3, 10.55e-3])
+    assert pair([base], [new], "format=json") == 0
+    case = json.loads(capsys.readouterr().out)["cases"][0]
+    assert (case["verdict"], case["remarks"]) == ("ambiguous", ["ranges overlap"])
+
+
+def test_wide_ranges_need_twice_their_spread(pair, capsys):
+    noisy = [9.5e-3, 9.8e-3, 10e-3, 10.2e-3, 10.5e-3]  # 10% wide: nothing below 20% is believed
+    assert pair([timed(noisy)], [timed([1.12 * each for each in noisy])]) == 0
+    assert "process means spread 10.0%" in capsys.readouterr().out
+    assert pair([timed(noisy)], [timed([1.3 * each for each in noisy])]) == 1
+    assert pair([timed(noisy)], [timed(noisy)], "format=json") == 0
+    capsys.readouterr()
+
+
+def test_one_round_has_no_range(pair, capsys):
+    assert pair([timed([10e-3])], [timed([20e-3])]) == 0
+    assert "fewer than 3 rounds" in capsys.readouterr().out
+
+
+def test_allocator_memory_is_compared_exactly(pair, capsys):
+    assert pair([steady(10)], [steady(10, allocated_peak_bytes=8_000_001)]) == 1
+    assert "allocated_peak_bytes +1 GREW" in capsys.readouterr().out
+    assert pair([steady(10)], [steady(10, step_peak_bytes=3_999_999)]) == 0
+    assert "memory fell in 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code"),
+    [
+        (500_000_000, 505_000_000, 0),  # 1%
+        (500_000_000, 505_000_001, 1),
+        (10_000_000, 12_097_152, 0),  # 2 MiB
+        (10_000_000, 12_097_153, 1),
+    ],
+)
+def test_driver_memory_has_one_percent_or_two_mebibytes(pair, before, after, code):
+    assert pair([steady(10, device_used_bytes=before)], [steady(10, device_used_bytes=after)]) == code
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code"),
+    [
+        ("ok", "crashed", 1),
+        ("ok", "out_of_memory", 1),
+        ("ok", "unsupported", 1),
+        ("ok", "wrong", 1),
+        ("out_of_memory", "wrong", 1),
+        ("wrong", "wrong", 0),
+        ("out_of_memory", "ok", 0),
+        ("ok", "too_noisy", 0),
+        ("ok", "interrupted", 0),
+    ],
+)
+def test_statuses(pair, before, after, code):
+    rows = [steady(10) if status == "ok" else CASE | {"status": status, "reason": "x"} for status in (before, after)]
+    assert pair([rows[0]], [rows[1]]) == code
+
+
+def test_missing_and_new_cases_are_listed(pair, capsys):
+    base = [steady(10), steady(20, rows=2048)]
+    new = [steady(10), steady(30, rows=4096)]
+    assert pair(base, new) == 0
+    said = capsys.readouterr().out
+    assert "missing in NEW: native:one_set one_set_sigmoid R=2048 init 1x cuda" in said
+    assert "new: native:one_set one_set_sigmoid R=4096 init 1x cuda" in said
+    assert "1 missing, 1 new" in said
+
+
+def test_nothing_in_common_cannot_be_compared(pair, capsys):
+    assert pair([steady(10)], [steady(10, rows=2048)]) == 2
+    assert "no case in common" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "condition"),
+    [
+        ({"device_name": "NVIDIA B300"}, "device_name"),
+        ({"seed": 43}, "seed"),
+        ({"inputs_sha256": "cd" * 32}, "inputs"),
+        ({"dims": 2048}, "dims"),
+        ({"prefixes": "1024"}, "prefixes"),
+        ({"dtype": "float32"}, "dtype"),
+        ({"gradient_dtype": "float32"}, "dtype"),
+        ({"scale": 20.0}, "scale"),
+        ({"threads": 4}, "threads"),
+        ({"system_version": "0.2.0"}, "versions"),
+    ],
+)
+def test_conditions_that_differ_are_refused_unless_allowed(pair, capsys, change, condition):
+    assert pair([steady(10)], [steady(10, **change)]) == 2
+    said = capsys.readouterr().out
+    assert "cannot compare" in said and f"  {condition}: " in said and f"allow=[{condition}]" in said
+    assert pair([steady(10)], [steady(10, **change)], f"allow=[{condition}]") == 0
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("environment", "condition", "told"),
+    [
+        (ENVIRONMENT | {"python": "3.12.1"}, "versions", "python 3.11.7 -> python 3.12.1"),
+        (ENVIRONMENT | {"packages": {"torch": "2.15.0"}}, "versions", "torch 2.14.1 -> torch 2.15.0"),
+        (ENVIRONMENT | {"before": {"gpus": [{"driver_version": "590.1"}]}}, "driver", "580.159 -> 590.1"),
+        (ENVIRONMENT | {"before": {"gpus": [{"power.limit": "500.00 W"}]}}, "power_limit", "700.00 W -> 500.00 W"),
+    ],
+)
+def test_what_holds_for_a_whole_run_is_a_condition_too(pair, capsys, environment, condition, told):
+    both = (ENVIRONMENT, environment)
+    assert pair([steady(10)], [steady(10)], environments=both) == 2
+    assert told in capsys.readouterr().out
+    assert pair([steady(10)], [steady(10)], f"allow={condition}", environments=both) == 0
+
+
+def test_quick_is_never_compared_with_standard(pair, capsys):
+    assert pair([steady(10)], [steady(10, protocol="quick")]) == 2
+    assert "never compared" in capsys.readouterr().out
+    assert pair([steady(10)], [steady(10, protocol="quick")], "allow=[protocol]") == 2
+    assert "protocol may never differ" in capsys.readouterr().err
+
+
+def test_a_condition_that_one_side_did_not_record_is_noted(pair, capsys):
+    assert pair([steady(10)], [steady(10)], environments=({}, ENVIRONMENT)) == 0
+    assert "note: driver is not recorded in BASE" in capsys.readouterr().out
+    fewer = ENVIRONMENT | {"packages": {"torch": "2.14.1"}}
+    assert pair([steady(10)], [steady(10)], environments=(ENVIRONMENT, fewer)) == 0
+    assert "note: the version of jax is recorded in BASE only" in capsys.readouterr().out
+
+
+def test_rows_of_two_dtypes_in_one_file_find_their_own(pair, capsys):
+    rows = [steady(10), steady(30, dtype="float32")]
+    assert pair(rows, rows[::-1]) == 0
+    assert "2 same" in capsys.readouterr().out
+
+
+def test_a_slow_machine_is_no_regression_against_a_peer(pair, capsys):
+    base = [steady(10), steady(40, system="open_clip", variant="gather", loss="two_set_sigmoid")]
+    slow = [steady(15), steady(60, system="open_clip", variant="gather", loss="two_set_sigmoid")]
+    assert pair(base, slow) == 1
+    assert pair(base, slow, "relative=true", "peer=open_clip:gather") == 0
+    worse = [steady(15), steady(40, system="open_clip", variant="gather", loss="two_set_sigmoid")]
+    capsys.readouterr()
+    assert pair(base, worse, "relative=true", "peer=open_clip:gather") == 1
+    assert "0.250x" in capsys.readouterr().out
+    assert pair(base, slow, "relative=true") == 2
+    assert pair(base, slow, "relative=true", "peer=nobody") == 2
+    assert "peer=nobody" in capsys.readouterr().err
+
+
+def test_profile_for_shared_machines_compares_ratios_over_hardware(pair):
+    other = {"device_name": "some cloud CPU", "threads": 4}
+    base = [steady(10), steady(40, system="open_clip", variant="gather", loss="two_set_sigmoid")]
+    new = [steady(20, **other), steady(80, system="open_clip", variant="gather", loss="two_set_sigmoid", **other)]
+    assert pair(base, new, "profile=shared_machine", "peer=open_clip:gather") == 0
+    new[0] = steady(30, **other)
+    assert pair(base, new, "profile=shared_machine", "peer=open_clip:gather") == 1
+
+
+def test_markdown_and_junit(pair, tmp_path, capsys):
+    base = [steady(10), steady(20, rows=2048), steady(30, rows=4096)]
+    new = [steady(12), steady(20, rows=2048)]
+    assert pair(base, new, "format=markdown", f"junit={tmp_path / 'out.xml'}") == 1
+    said = capsys.readouterr().out
+    assert said.startswith("**WORSE: 2 cases compared; 1 same, 1 slower, 1 missing**")
+    assert "| native:one_set one_set_sigmoid R=1024 init 1x cuda | 10 ms [9.95, 10.05] |" in said
+    assert "**slower**" in said
+    suite = xml.parse(tmp_path / "out.xml").getroot()
+    assert {name: suite.get(name) for name in ("tests", "failures", "skipped")} == {
+        "tests": "3",
+        "failures": "1",
+        "skipped": "1",
+    }
+    assert suite[0].find("failure") is not None and suite[2].find("skipped").get("message") == "missing in NEW"
+
+
+def test_refusal_as_json(pair, capsys):
+    assert pair([steady(10)], [steady(10, seed=1)], "format=json") == 2
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["differences"] == [{"condition": "seed", "base": "seed 42", "new": "seed 1"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("", "empty file"),
+        (",".join(COLUMNS) + "\n", "no rows"),
+        ("schema_version,run_id\n1,r\n", "column 'system' is missing"),
+        (",".join(COLUMNS) + "\n1,r\n", "line 2 has 2 cells"),
+        ("\x00\xff", "cannot be read"),
+    ],
+)
+def test_broken_files_give_one_line_and_exit_2(tmp_path, capsys, content, told):
+    path = tmp_path / "base.csv"
+    path.write_bytes(content.encode("latin-1"))
+    assert regress.main([f"base={path}", f"new={path}"]) == 2
+    said = capsys.readouterr().err
+    assert told in said and str(path) in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("mean_seconds", "fast"), ("allocated_peak_bytes", "1.5"), ("mean_low_seconds", "-1"), ("status", "fine")],
+)
+def test_broken_cells_name_the_column(pair, capsys, column, value):
+    assert pair([steady(10)], [steady(10, **{column: value})]) == 2
+    said = capsys.readouterr().err
+    assert f"column '{column}'" in said and "line 2" in said
+
+
+def test_a_case_twice_in_one_file_is_an_error(pair, capsys):
+    assert pair([steady(10)], [steady(10), steady(11)]) == 2
+    assert "line 3 repeats the case of line 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "base is missing"),
+        (["base=/nowhere"], "does not exist"),
+        (["hello"], "not field=value"),
+        (["base=x", "speed=3"], "unknown field 'speed'"),
+        (["base=x", "allow=[weather]"], "unknown condition 'weather'"),
+        (["base=x", "format=xml"], "unknown format 'xml'"),
+        (["base=x", "minimum_effect=much"], "minimum_effect is 'much'"),
+        (["base=x", "minimum_effect=[3"], "cannot be read"),
+        (["base=x", "relative=1"], "relative is 1"),
+        (["base=x", "profile=mine"], "unknown profile 'mine'; known: shared_machine"),
+    ],
+)
+def test_bad_arguments_give_one_line_and_exit_2(capsys, arguments, told):
+    assert regress.main(arguments) == 2
+    said = capsys.readouterr().err
+    assert told in said and said.count("\n") == 1
+
+
+def test_a_folder_means_its_newest_run(tmp_path, capsys):
+    for run, milliseconds in (("20260101T000000Z-aaaa", 10), ("20260102T000000Z-bbbb", 20)):
+        (tmp_path / "m" / "quick" / run).mkdir(parents=True)
+        write_rows(tmp_path / "m" / "quick" / run / "rows.csv", [steady(milliseconds)])
+    newest = tmp_path / "m" / "quick" / "20260102T000000Z-bbbb" / "rows.csv"
+    assert regress.main([f"base={tmp_path}", f"new={newest}"]) == 0
+    assert f"BASE {newest}" in capsys.readouterr().out
+
+
+def test_a_change_must_be_seen_twice():
+    def finding(verdict):
+        return regress.Finding("case", {}, {}, verdict=verdict)
+
+    kept = regress.confirmed([finding("slower")], [finding("slower")])[0]
+    assert (kept.verdict, kept.remarks) == ("slower", ["seen twice"])
+    dropped = regress.confirmed([finding("slower")], [finding("same")])[0]
+    assert (dropped.verdict, dropped.remarks) == ("ambiguous", ["slower once; a second measurement said same"])
+
+
+def test_ratio_ends_are_the_widest_that_the_two_ranges_allow():
+    texts = [{name: str(row.get(name, "")) for name in COLUMNS} for row in (timed([2, 3, 4]), timed([8, 10, 12]))]
+    # 3 / 10, from 2 / 12 to 4 / 8
+    ratio = regress.verdicts.ratio_range(*texts)
+    assert (ratio.mean, ratio.low, ratio.high, ratio.rounds) == (0.3, pytest.approx(1 / 6), 0.5, 3)
+
+
+def test_without_new_the_cases_are_measured_and_changes_confirmed(tmp_path, monkeypatch, capsys):
+    write_rows(tmp_path / "base.csv", [steady(10), steady(10, rows=2048), steady(10, rows=4096)])
+    asked, answers = [], [{1024: 12, 2048: 12, 4096: 10}, {1024: 12, 2048: 10}]
+
+    def measure(rows, options):
+        asked.append(sorted(int(row["rows"]) for row in rows))
+        folder = tmp_path / f"run{len(asked)}"
+        folder.mkdir()
+        measured = answers[len(asked) - 1]
+        write_rows(folder / "rows.csv", [steady(measured[size], rows=size) for size in asked[-1]])
+        return folder
+
+    monkeypatch.setattr(regress, "measure_again", measure)
+    assert regress.main([f"base={tmp_path / 'base.csv'}", "format=json"]) == 1
+    assert asked == [[1024, 2048, 4096], [1024, 2048]]
+    cases = {case["case"].split("R=")[1].split()[0]: case for case in json.loads(capsys.readouterr().out)["cases"]}
+    assert {size: case["verdict"] for size, case in cases.items()} == {
+        "1024": "slower",
+        "2048": "ambiguous",
+        "4096": "same",
+    }
+    asked.clear()
+    for number in (1, 2):
+        (tmp_path / f"run{number}" / "rows.csv").unlink()
+        (tmp_path / f"run{number}").rmdir()
+    assert regress.main([f"base={tmp_path / 'base.csv'}", "confirm=false"]) == 1
+    assert len(asked) == 1

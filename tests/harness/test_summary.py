@@ -1,0 +1,133 @@
+import json
+
+import numpy as np
+import pytest
+
+from harness import summary
+from harness.cases import Case
+from harness.events import Events
+from harness.plan import Planned
+from harness.systems import System, Variant
+
+CASE = Case("s", "two_set_sigmoid", "v", rows=10, dims=64, prefixes=(64,))
+PLANNED = Planned(
+    CASE, System("s", "m:C", "single", (), None, ("cpu",), 8.0, {}, {}), Variant("v", "two_set_sigmoid"), 1.0, 1
+)
+
+
+def a_round(*ranks, first=1.0):
+    """`ranks`: seconds of each block of 10 steps."""
+    blocks = [[rank, block, 10, seconds] for rank, times in enumerate(ranks) for block, seconds in enumerate(times)]
+    return {"status": "ok", "reason": "", "blocks": blocks, "first_step_seconds": first}
+
+
+def test_a_sample_is_the_slowest_rank_s_block():
+    assert summary.samples_of(a_round([1.0, 4.0], [2.0, 3.0])["blocks"]) == [0.2, 0.4]
+
+
+def test_statistics_by_hand():
+    found = summary.timing([a_round([1.0, 2.0, 6.0], first=9.0), a_round([2.0, 2.0, 2.0], first=3.0)])
+    assert found.best_seconds == pytest.approx(0.1)
+    assert found.median_seconds == pytest.approx(0.2)
+    assert found.mean_seconds == pytest.approx(0.25)  # process means 0.3 and 0.2
+    assert (found.mean_low_seconds, found.mean_high_seconds) == (pytest.approx(0.2), pytest.approx(0.3))
+    assert (found.rounds, found.samples, found.steps_per_block) == (2, 6, 10)
+    assert found.first_step_seconds == pytest.approx(6.0)
+    assert summary.timing([]) is None
+
+
+def events_of(tmp_path, *memories):
+    for rank, fields in enumerate(memories):
+        lines = [{"event": "memory", **fields}, {"event": "end", "status": "ok", "reason": ""}]
+        text = "\n".join(map(json.dumps, lines))
+        (tmp_path / f"events.{rank}.jsonl").write_text(text + "\n")
+    return Events.read(tmp_path)
+
+
+def test_memory_is_the_largest_rank_s_and_step_peak_leaves_out_inputs_and_gradients(tmp_path):
+    figures = summary.memory_figures(
+        events_of(
+            tmp_path,
+            {"allocated_peak_bytes": 900, "input_bytes": 100, "gradient_bytes": 200, "device_used_bytes": None},
+            {"allocated_peak_bytes": 1000, "input_bytes": 100, "gradient_bytes": 200, "device_used_bytes": 50},
+        ),
+        CASE,
+    )
+    assert figures == {"allocated_peak_bytes": 1000, "step_peak_bytes": 700, "device_used_bytes": 50}
+
+
+def test_unknown_sizes_of_inputs_come_from_the_shape(tmp_path):
+    fields = {"allocated_peak_bytes": 10000, "input_bytes": None, "gradient_bytes": None, "device_used_bytes": None}
+    figures = summary.memory_figures(events_of(tmp_path, fields), CASE)
+    assert figures["step_peak_bytes"] == 10000 - 2 * 10 * 64 * 2 - 2 * 10 * 64 * 2
+    unknown = summary.memory_figures(events_of(tmp_path, dict.fromkeys(fields)), CASE)
+    assert set(unknown.values()) == {None}
+
+
+def row(check, rounds, interrupted="", planned=PLANNED):
+    return summary.row(planned, check, rounds, {"run_id": "r"}, 3, interrupted)
+
+
+CHECK = {"status": "ok", "reason": "", "errors": {"loss": 1e-6}, "loss_value": 3.0, "memory": {}, "notes": ["a note"]}
+
+
+def test_a_row_tells_how_far_a_case_has_got():
+    assert row(None, []) is None
+    assert row(CHECK, []) is None, "checked but not timed: nothing to tell yet"
+    whole = row(CHECK, [a_round([1.0])] * 3)
+    assert (whole["status"], whole["reason"], whole["loss_error"]) == ("ok", "a note", 1e-6)
+    assert row(CHECK, [a_round([1.0])])["reason"] == "1 of 3 rounds; a note"
+    half = row(CHECK, [a_round([1.0])], "interrupted in round 2")
+    assert (half["status"], half["reason"], half["rounds"]) == ("interrupted", "interrupted in round 2", 1)
+
+
+def test_failed_rows_hold_no_times():
+    wrong = row(CHECK | {"status": "wrong", "reason": "loss off"}, [])
+    assert (wrong["status"], wrong["reason"], wrong["loss_error"]) == ("wrong", "loss off", 1e-6)
+    later = row(CHECK, [a_round([1.0]), {"status": "timeout", "reason": "late", "blocks": []}])
+    assert later["status"] == "timeout"
+    assert "best_seconds" not in later
+
+
+def test_an_unsupported_case_is_a_row():
+    reason = row(None, [], planned=Planned(**{**vars(PLANNED), "unsupported": "no GPU"}))
+    assert (reason["status"], reason["reason"], reason["system"]) == ("unsupported", "no GPU", "s")
+
+
+def test_torn_lines_end_a_rank_s_events(tmp_path):
+    (tmp_path / "events.0.jsonl").write_text('{"event": "start"}\n{"event": "blo')
+    found = Events.read(tmp_path)
+    assert [event["event"] for event in found.ranks[0]] == ["start"]
+    assert found.ended() is None
+
+
+@pytest.mark.parametrize(
+    ("ends", "want"),
+    [
+        (["ok", "ok"], ("ok", "")),
+        (["ok", "crashed"], ("crashed", "crashed 1")),
+        (["crashed", "out_of_memory"], ("out_of_memory", "out_of_memory 1")),
+        (["ok", None], None),
+        (["nonfinite", None], ("nonfinite", "nonfinite 0")),
+    ],
+)
+def test_ranks_are_put_together(tmp_path, ends, want):
+    for rank, status in enumerate(ends):
+        line = f'{{"event": "end", "status": "{status}", "reason": "{status} {rank}"}}\n' if status else ""
+        (tmp_path / f"events.{rank}.jsonl").write_text(line)
+    assert Events.read(tmp_path).ended() == want
+
+
+def test_gradients_are_put_together_by_rank(tmp_path):
+    for rank in (0, 1):
+        np.save(tmp_path / f"g{rank}.npy", np.full((2, 3), rank, dtype=np.float32))
+        event = {
+            "event": "check",
+            "name": "own",
+            "rows": [2 * rank, 2 * rank + 1],
+            "gradients": {"rows": f"g{rank}.npy"},
+        }
+        (tmp_path / f"events.{rank}.jsonl").write_text(json.dumps(event) + "\n")
+    rows, values = Events.read(tmp_path).gradients("own")["rows"]
+    assert rows.tolist() == [0, 1, 2, 3]
+    assert values[:, 0].tolist() == [0, 0, 1, 1]

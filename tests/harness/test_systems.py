@@ -1,0 +1,77 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness import systems
+from harness.cases import ConfigurationError
+
+GOOD = {
+    "name": "one",
+    "target": "module:Class",
+    "launcher": "single",
+    "variants": {"a": {"loss": "one_set_sigmoid"}, "b": {"loss": "info_nce", "expected_status": "wrong"}},
+}
+
+
+def registry(folder: Path, *files: dict):
+    for data in files:
+        (folder / f"{data['name']}.yaml").write_text(yaml.safe_dump(data))
+    return systems.load(folder)
+
+
+def test_the_repository_s_own_registry_loads():
+    folder = Path(systems.__file__).parent.parent / "configs" / "system"
+    for name, system in systems.load(folder).items():
+        assert system.name == name
+        assert system.variants or not system.runs_here
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"name": "other"}, "name is 'other'"),
+        ({"launcher": "ssh"}, "launcher is 'ssh'; known: torchrun, single, native, published"),
+        ({"target": "module.Class"}, "give module:Class"),
+        ({"colour": 1}, "unknown key 'colour'"),
+        ({"variants": {"a": {"loss": "siglip"}}}, "variant 'a' has loss 'siglip'; known: one_set_sigmoid"),
+        ({"variants": {"a": None}}, "variant 'a'"),
+        ({"variants": {"a": {"loss": "info_nce", "speed": 1}}}, "unknown key 'speed'"),
+        ({"variants": {"a": {"loss": "info_nce", "expected_status": "fine"}}}, "expects status 'fine'; known: ok"),
+    ],
+)
+def test_a_bad_file_is_one_line_that_names_it(tmp_path, change, words):
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(GOOD | change))
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        systems.load(tmp_path)
+    assert "one.yaml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "a: [", ""])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path, text):
+    (tmp_path / "one.yaml").write_text(text)
+    with pytest.raises(ConfigurationError, match=r"one\.yaml"):
+        systems.load(tmp_path)
+
+
+def test_selection_by_system_variant_and_loss(tmp_path):
+    two = GOOD | {"name": "two", "launcher": "published", "target": None}
+    found = registry(tmp_path, GOOD, two)
+
+    def titles(names, losses=None):
+        return [f"{system.name}:{variant.name}" for system, variant in systems.select(found, names, losses)]
+
+    assert titles(None) == ["one:a", "one:b"], "published rows are not launched"
+    assert titles(["one:b"]) == ["one:b"]
+    assert titles(["one:b", "one"]) == ["one:b", "one:a"], "each once"
+    assert titles(["one"], ["info_nce"]) == ["one:b"]
+    for names, losses, words in (
+        (["three"], None, "unknown system 'three'; known: one$"),
+        (["two"], None, "unknown system 'two'"),
+        (["one:c"], None, "unknown variant 'one:c'; known: one:a, one:b"),
+        (["one:a"], ["info_nce"], "none of these systems computes info_nce; losses offered: info_nce, one_set_sigmoid"),
+        ("one", None, "give a list"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            systems.select(found, names, losses)

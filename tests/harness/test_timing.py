@@ -1,0 +1,97 @@
+"""The measurement loop under a clock that is driven by the system itself: exact expectations, no waiting."""
+
+import pytest
+
+from harness import timing
+
+PROTOCOL = {
+    "warmup_steps": 10,
+    "warmup_seconds": 1.0,
+    "blocks": 3,
+    "steps_per_block": 100,
+    "max_block_seconds": 10.0,
+}
+
+
+class Clocked:
+    """A system whose asynchronous step costs `seconds` of a fake clock, paid when synchronised."""
+
+    def __init__(self, seconds: float, first: float = 0.0, slowest: float = 1.0) -> None:
+        self.seconds, self.first, self.slowest = seconds, first, slowest
+        self.now, self.steps, self.pending, self.calls = 0.0, 0, 0.0, []
+
+    def clock(self) -> float:
+        return self.now
+
+    def step(self) -> None:
+        self.pending += self.first if self.steps == 0 else self.seconds
+        self.steps += 1
+
+    def synchronize(self) -> None:
+        self.now += self.pending
+        self.pending = 0.0
+        self.calls.append("synchronize")
+
+    def barrier(self) -> None:
+        assert not self.pending, "a barrier must come after the device is done"
+        self.calls.append("barrier")
+
+    def maximum(self, value: float) -> float:
+        return value * self.slowest
+
+
+def run(system, **changes):
+    events = []
+    timing.measure(
+        system, PROTOCOL | changes, lambda event, **fields: events.append({"event": event, **fields}), system.clock
+    )
+    first, *blocks = events
+    assert first["event"] == "first_step"
+    assert [block["event"] for block in blocks] == ["block"] * len(blocks)
+    return first, blocks
+
+
+def test_blocks_read_the_step_and_the_first_step_stands_apart():
+    system = Clocked(0.01, first=5.0)
+    first, blocks = run(system)
+    assert first["seconds"] == pytest.approx(5.0)
+    assert [block["steps"] for block in blocks] == [100, 100, 100]
+    assert all(block["seconds"] == pytest.approx(1.0) for block in blocks)
+    assert [block["block"] for block in blocks] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("step", "least_warm_up"),
+    [(1e-3, 1000), (0.05, 20), (0.5, 10)],  # a second, or ten steps, whichever is later
+)
+def test_warm_up_lasts_both_its_steps_and_its_seconds(step, least_warm_up):
+    system = Clocked(step)
+    _, blocks = run(system)
+    warm_up = system.steps - 1 - sum(block["steps"] for block in blocks)
+    assert warm_up >= least_warm_up
+    assert warm_up * step <= 1.5 + 10 * step
+
+
+@pytest.mark.parametrize(("step", "steps"), [(0.1, 100), (0.5, 20), (3.0, 3), (60.0, 2)])
+def test_slow_steps_get_shorter_blocks_but_never_one_step(step, steps):
+    _, blocks = run(Clocked(step))
+    assert [block["steps"] for block in blocks] == [steps] * 3
+
+
+def test_the_slowest_rank_decides_the_number_of_steps():
+    fast = Clocked(0.1, slowest=4.0)  # another rank takes four times as long
+    _, blocks = run(fast)
+    assert [block["steps"] for block in blocks] == [25] * 3
+
+
+def test_the_device_is_synchronised_at_the_edges_of_blocks_only():
+    system = Clocked(0.5)
+    run(system, blocks=2)
+    assert system.calls[-6:] == ["synchronize", "barrier", "synchronize"] * 2
+
+
+def test_ranks_that_agree_on_times_run_equal_numbers_of_steps():
+    """Two ranks with clocks of their own share `maximum`: the same decisions, although rank 0 is faster."""
+    fast, slow = Clocked(0.1, slowest=2.0), Clocked(0.2)
+    assert [block["steps"] for block in run(fast)[1]] == [block["steps"] for block in run(slow)[1]]
+    assert fast.steps == slow.steps

@@ -1,0 +1,75 @@
+"""Loss, dt, db and gradients of the native binary against the float64 oracle, through the worker contract."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.kernels import oracle
+from tests.kernels.binary import SET_NAMES, base_case, check, live_inputs, run
+
+LADDER = [64, 128, 256, 512, 1024]
+STATES = [(10.0, -10.0), (5.0, -1.0), (100.0, -10.0)]
+LOSSES = ["one_set_sigmoid", "two_set_sigmoid", "info_nce"]
+
+
+@pytest.fixture(scope="module")
+def engines():
+    """CPU engines that this machine runs."""
+    usable = json.loads(run("--capabilities").stdout)["engines_usable"]
+    return [name for name in usable if name.startswith("cpu-")]
+
+
+def compare(event, case, gradient_tolerance):
+    """Holds one check event to the oracle: loss 1e-5, dt and db 1e-4 of the sums of absolute terms, dX per band."""
+    keep, sets, labels = live_inputs(case)
+    want = oracle.evaluate(case, sets, labels)
+    assert event["loss_value"] == pytest.approx(want["loss"], rel=1e-5, abs=1e-9)
+    assert abs(event["scale_gradient"] - want["dt"]) <= 1e-4 * want["dt_terms"] + 1e-9
+    if case["loss"] == "info_nce":
+        assert event["bias_gradient"] is None
+    else:
+        assert abs(event["bias_gradient"] - want["db"]) <= 1e-4 * want["db_terms"] + 1e-9
+    assert event["rows"] == list(range(case["rows"] * case["world_size"]))
+    dead = np.setdiff1d(event["rows"], keep)
+    for name, gradient in zip(SET_NAMES[len(sets)], want["gradients"], strict=True):
+        got = event["arrays"][name]
+        assert got.dtype == np.float32 and got.shape == (case["rows"] * case["world_size"], case["dims"])
+        assert not np.any(got[dead])
+        assert oracle.worst_band_error(got[keep], gradient, case["prefixes"]) <= gradient_tolerance
+
+
+@pytest.mark.parametrize("scale, bias", STATES)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_ladder_of_the_benchmark(tmp_path, engines, loss, scale, bias):
+    for engine in engines:
+        case = base_case(loss=loss, rows=129, dims=1024, prefixes=LADDER, scale=scale, bias=bias)
+        # bf16 weights round at 2^-9; engines that widen to fp32 keep fp32 logits' error, scale * 2^-24, and sums'
+        compare(check(tmp_path, case, "--engine", engine), case, 2e-3 if engine.endswith("bf16") else 5e-5)
+        case["gradient_dtype"] = "bfloat16"
+        compare(check(tmp_path, case, "--engine", engine), case, 3e-3)
+
+
+@pytest.mark.parametrize("labels", ["pairs", "distinct", "equal", "mixed"])
+@pytest.mark.parametrize("self_pairs", [False, True])
+def test_label_layouts(tmp_path, labels, self_pairs):
+    case = base_case(rows=150, labels=labels, self_pairs=self_pairs, scale=5.0, bias=-1.0, prefixes=[64, 128])
+    compare(check(tmp_path, case), case, 2e-3)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("world_size, live", [(1, None), (2, None), (3, [40, 0, 17]), (5, None), (8, [40] * 7 + [1])])
+def test_devices_and_ragged_batches(tmp_path, loss, world_size, live):
+    case = base_case(
+        loss=loss, rows=40, world_size=world_size, live=live, prefixes=[32, 100], prefix_weights=[0.3, 1.1]
+    )
+    compare(check(tmp_path, case), case, 2e-3)
+
+
+def test_sampled_rows_are_those_of_the_whole(tmp_path):
+    case = base_case(loss="two_set_sigmoid", rows=30, world_size=2)
+    whole = check(tmp_path, case)
+    some = check(tmp_path, case, check_flag="name=some,sample_rows=59:0:31")
+    assert some["rows"] == [59, 0, 31]
+    for name in ("images", "captions"):
+        np.testing.assert_array_equal(some["arrays"][name], whole["arrays"][name][[59, 0, 31]])

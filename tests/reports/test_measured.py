@@ -1,0 +1,186 @@
+"""Tables of measured runs, from rows made up in conftest.py with round numbers."""
+
+from reports import claims, measured, published, store
+from tests.reports.made_up_results import add_run, quick_rows, row
+
+
+def lines(table):
+    return {cells[0]: cells[1:] for cells in table.rows}
+
+
+def test_the_articles_shape_for_a_measured_machine(measured_shape):
+    table = measured.loss_step(measured_shape)
+    assert [column.name for column in table.columns] == [
+        "1 rank on Some CPU",
+        "native one_set",
+        "native two_set",
+        "big_vision jit_sharded",
+        "open_clip bidir",
+        "open_clip local",
+        "torch_reference eager",
+    ]
+    cells = lines(table)
+    assert cells["loss"] == (
+        "one-set sigmoid",
+        "two-set sigmoid",
+        "two-set sigmoid",
+        "two-set sigmoid",
+        "InfoNCE",
+        "one-set sigmoid",
+    )
+    assert cells["R = 256"] == (
+        "1.00 ms · 2.0 MB",
+        "1.50 ms · 2.0 MB",
+        "unsupported: jax is missing",
+        "9.00 ms · 40 MB",
+        "wrong: dX off",
+        "1.00 ms · 40 MB",
+    )
+    assert cells["R = 512"][-1] == "out of memory: 9 GB wanted"
+    for part in ("cpu-test-2c", "campaign quick", "protocol quick", "20260101T000000Z-aaaa", "allocated_peak_bytes"):
+        assert part in table.note
+    assert table.emphasis == {(1, 1), (2, 1)}
+
+
+def test_memory_of_a_table_is_one_figure(results):
+    rows = [
+        row("native", "one_set_sigmoid", "one_set", 256, 1.0, 2, device_used_bytes=7_000_000),
+        row("open_clip", "two_set_sigmoid", "bidir", 256, 9.0, device_used_bytes=50_000_000),
+    ]
+    add_run(results, "m", "quick", "20260101T000000Z-aaaa", rows)
+    table = measured.loss_step(measured.shapes(store.load(results).runs[0])[0])
+    assert lines(table)["R = 256"] == ("1.00 ms · 7.0 MB", "9.00 ms · 50 MB")
+    assert "device_used_bytes" in table.note and "allocated_peak_bytes" not in table.note
+
+
+def test_three_readings(measured_shape):
+    table = measured.three_ways(measured_shape)
+    found = {cells[:2]: cells[3:] for cells in table.rows}
+    # open_clip at R = 256 takes 9 ms. Same R: one-set 1 ms. Same loss: two-set 1.5 ms. Same 256 pairs: 512 rows, 4 ms.
+    assert found["256", "open_clip bidir"] == (
+        "9.00 ms",
+        "1.00 ms, 9.00x faster",
+        "1.50 ms, 6.00x faster",
+        "4.00 ms (R = 512), 2.25x faster",
+    )
+    assert found["512", "open_clip bidir"][-1] == "not in this campaign"
+    # A one-set peer has the same batch at the same R; 1.005 ms and 1 ms have overlapping ranges.
+    assert found["256", "torch_reference eager"][1:] == ("1.00 ms, ranges overlap",) * 3
+    assert found["512", "torch_reference eager"] == ("out of memory",) + ("4.00 ms",) * 3
+    assert found["256", "open_clip local"] == (
+        "wrong",
+        "1.00 ms",
+        "not in this campaign",
+        "4.00 ms (R = 512)",
+    )
+
+
+def test_rates_and_fractions(results):
+    rows = [
+        row("native", "one_set_sigmoid", "one_set", 1000, 2.0, device="cuda"),
+        row("cublas_products", "one_set_sigmoid", "graph", 1000, 1.0, device="cuda"),
+        row("cublas_products", "one_set_sigmoid", "graph", 2000, 2.0, device="cuda"),
+    ]
+    add_run(results, "gpu", "single_gpu", "20260101T000000Z-aaaa", rows)
+    table = measured.timings(store.load(results).runs[0])
+    heads = [column.name for column in table.columns]
+    native = dict(zip(heads, next(cells for cells in table.rows if cells[0] == "native one_set"), strict=True))
+    assert native["cells per second"] == "500 M/s"  # 1e6 cells in 2 ms
+    assert native["distinct pairs per second"] == "250 M/s"  # 499500 pairs in 2 ms
+    assert native["nominal TFLOP/s per rank"] == "2.05"  # 4 * 1e6 * 1024 / 2 ms
+    # Executed 3 * 1e6 * 1024 / 2 ms = 1.536e12; products at best 4 * 4e6 * 1024 / 2 ms = 8.192e12
+    assert native["fraction of the matmul rate"] == "0.19"
+    assert native["against two plain products"] == "2.00x"
+    assert native["process means"] == "2.02 ms to 2.06 ms"
+
+
+def test_every_row_stands_in_the_status_table(measured_run):
+    table = measured.statuses(measured_run)
+    assert len(table.rows) == len(quick_rows())
+    found = {(cells[0], cells[3]): cells[5:7] for cells in table.rows}
+    assert found["open_clip local", "256"] == ("wrong (expected)", "dX off")
+    assert found["big_vision jit_sharded", "512"] == ("unsupported", "jax is missing")
+    assert found["native one_set", "256"] == ("ok", "")
+
+
+def test_other_settings_get_tables_of_their_own(results):
+    rows = [
+        row("native", "one_set_sigmoid", "one_set", 256, 1.0, 2),
+        row("native", "one_set_sigmoid", "one_set", 256, 2.0, 2, state="trained"),
+        row("native", "one_set_sigmoid", "one_set", 256, 3.0, 2, dtype="float32"),
+        row("native", "one_set_sigmoid", "one_set", 256, 4.0, 2, world_size=2),
+    ]
+    add_run(results, "m", "quick", "20260101T000000Z-aaaa", rows)
+    settings = [(shape.world_size, shape.setting) for shape in measured.shapes(store.load(results).runs[0])]
+    assert settings == [
+        (1, "state init"),
+        (1, "state trained"),
+        (2, "state init"),
+        (1, "state init; dtype float32"),
+    ]
+
+
+def test_the_binarys_size_comes_from_the_environment(measured):
+    table = published.footprint(store.load(measured))[1]
+    assert table.rows == (("cpu-test-2c", "1.50 MB", "20260101T000000Z-aaaa"),)
+
+
+def gpu_rows(nodes, native, peer, native_gb=3.0, peer_gb=105.0):
+    shape = {"nodes": nodes, "world_size": 8 * nodes, "device": "cuda", "device_name": "NVIDIA B300"}
+    shape |= {"protocol": "standard"}
+    return [
+        row("native", "one_set_sigmoid", "one_set", 16384, native, native_gb * 1000, **shape),
+        row("big_vision", "two_set_sigmoid", "jit_sharded", 16384, peer, peer_gb * 1000, **shape),
+    ]
+
+
+def verdicts(results):
+    return {cells[0].partition(" (")[0]: cells[3:5] for cells in claims.table(store.load(results)).rows}
+
+
+def test_claims_are_confirmed_by_rows_of_their_hardware(results):
+    add_run(results, "b300-x8", "article", "20260101T000000Z-aaaa", gpu_rows(1, 30.0, 106.0, 2.95))
+    add_run(results, "b300-x16", "article", "20260102T000000Z-aaaa", gpu_rows(2, 60.0, 223.0, 3.02))
+    found = verdicts(results)
+    for claim in (
+        "fastest at every size",
+        "step time against big_vision",
+        "memory per GPU against big_vision",
+        "scored cells per second against big_vision",
+        "distinct pairs per second against big_vision",
+        "pace per GPU kept from one box to two",
+        "memory barely grows as GPUs are added",
+    ):
+        assert found[claim][1] == "confirmed", claim
+    assert found["step time against big_vision"][0].startswith("3.72x (b300-x16 · campaign article")
+    assert found["distinct pairs per second against big_vision"][0].startswith("1.77x")
+    assert found["all-reduce repeats bit for bit"] == ("", "not run")
+
+
+def test_claims_are_refuted_as_well(results):
+    add_run(results, "b300-x8", "article", "20260101T000000Z-aaaa", gpu_rows(1, 110.0, 106.0, 2.0))
+    add_run(results, "b300-x16", "article", "20260102T000000Z-aaaa", gpu_rows(2, 240.0, 223.0, 3.1))
+    found = verdicts(results)
+    for claim in (
+        "fastest at every size",
+        "step time against big_vision",
+        "memory per GPU against big_vision",
+        "scored cells per second against big_vision",
+        "pace per GPU kept from one box to two",
+        "memory barely grows as GPUs are added",
+    ):
+        assert found[claim][1] == "refuted", claim
+
+
+def test_other_hardware_and_other_cases_judge_nothing(measured):
+    rows = gpu_rows(1, 30.0, 106.0)
+    unusual = [each | {"prefixes": "1024"} for each in rows] + [each | {"state": "trained"} for each in rows]
+    add_run(measured, "b300-x8", "article", "20260101T000000Z-aaaa", unusual)
+    found = verdicts(measured)
+    assert {verdict for _, verdict in found.values()} == {"not run"}
+
+
+def test_a_binary_for_one_model_is_judged(results):
+    environment = {"binary_bytes": 9_000_000, "binary_architectures": ["sm_90a"]}
+    add_run(results, "h200-x1", "quick", "20260101T000000Z-aaaa", gpu_rows(1, 30.0, 106.0), environment)
+    assert verdicts(results)["binary"][1] == "confirmed"

@@ -1,0 +1,97 @@
+"""What is read, what is shown, and what is refused with one line."""
+
+import pytest
+
+from reports import store
+from reports.__main__ import main
+from tests.reports.made_up_results import add_run, quick_rows, row
+
+CASES = [
+    ("article_loss_step.csv", "", "empty file, no header"),
+    ("article_loss_step.csv", "schema_version,run_id\n", "column 'system' is missing"),
+    ("article_claims.csv", "", "empty file, no header"),
+    ("article_claims.csv", "id,claim\n", "column 'value' is missing"),
+    ("article_footprint.csv", "component,megabytes,times_the_binary,purpose,source\n", "no rows"),
+    (
+        "article_footprint.csv",
+        "component,megabytes,times_the_binary,purpose,source\na,big,1,x,y\n",
+        "column 'megabytes'",
+    ),
+    ("article_scale_up_domains.csv", "domain\n", "column 'gpus' is missing"),
+    ("inf_cl_table_1.csv", "\x00\xff", "cannot be read as a CSV"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "told"), CASES)
+def test_broken_files_give_one_line_and_exit_2(results, tmp_path, capsys, name, content, told):
+    (results / "published" / name).write_bytes(content.encode("latin-1"))
+    assert main(["--results", str(results), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert name in said and told in said and said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("best_seconds", "fast"),
+        ("best_seconds", "-1"),
+        ("rows", "1.5"),
+        ("rows", "0"),
+        ("allocated_peak_bytes", "1e6"),
+        ("status", "fine"),
+        ("loss_error", "small"),
+        ("system", ""),
+        ("nodes", ""),
+    ],
+)
+def test_broken_cells_name_line_and_column(results, column, value):
+    broken = row("native", "one_set_sigmoid", "one_set", 256, 1.0) | {column: value}
+    add_run(results, "m", "quick", "20260101T000000Z-aaaa", [row("a", "info_nce", "b", 256, 1.0), broken])
+    with pytest.raises(store.ResultsError, match=f"rows.csv: line 3, column '{column}'"):
+        store.load(results)
+
+
+def test_protocols_may_not_mix_in_a_run(results):
+    rows = [row("a", "info_nce", "b", 256, 1.0), row("a", "info_nce", "b", 512, 1.0, protocol="standard")]
+    add_run(results, "m", "quick", "20260101T000000Z-aaaa", rows)
+    with pytest.raises(store.ResultsError, match="column 'protocol' mixes quick and standard"):
+        store.load(results)
+
+
+def test_a_missing_folder_is_one_line(tmp_path, capsys):
+    assert main(["--results", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_newest_finished_run_of_each_protocol_is_shown(results):
+    standard = [each | {"protocol": "standard"} for each in quick_rows()]
+    stopped = [*quick_rows(), row("native", "info_nce", "info_nce", 256, status="interrupted", reason="Ctrl-C")]
+    add_run(results, "m", "quick", "20260101T000000Z-aaaa", quick_rows())
+    add_run(results, "m", "quick", "20260102T000000Z-bbbb", quick_rows())
+    add_run(results, "m", "quick", "20260103T000000Z-cccc", standard)
+    add_run(results, "m", "quick", "20260104T000000Z-dddd", stopped)
+    add_run(results, "m", "quick", "20260105T000000Z-eeee", quick_rows(), {"finished": False})
+    add_run(results, "m", "quick", "20260106T000000Z-ffff", [])
+    loaded = store.load(results)
+    assert [(run.protocol, run.run_id[:8]) for run in loaded.runs] == [("quick", "20260102"), ("standard", "20260103")]
+    assert loaded.passed_over == (
+        "m/quick/20260101T000000Z-aaaa: a newer run is shown",
+        "m/quick/20260104T000000Z-dddd: interrupted before its end",
+        "m/quick/20260105T000000Z-eeee: not finished",
+        "m/quick/20260106T000000Z-ffff: no rows yet",
+    )
+
+
+def test_checks_beside_the_campaigns_are_no_runs(measured):
+    folder = measured / "measured" / "cpu-test-2c" / "checks"
+    folder.mkdir()
+    (folder / "20260101T000000Z-aaaa.jsonl").write_text("{}\n")
+    assert len(store.load(measured).runs) == 1
+
+
+def test_a_broken_environment_is_named(results):
+    folder = add_run(results, "m", "quick", "20260101T000000Z-aaaa", quick_rows())
+    (folder / "environment.json").write_text("{")
+    with pytest.raises(store.ResultsError, match=r"environment.json: cannot be read as JSON"):
+        store.load(results)
