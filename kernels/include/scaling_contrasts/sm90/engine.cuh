@@ -122,14 +122,18 @@ class sm90_engine_t {
     }
 
     /// Writes the gradient ([rows][dims], bf16 or fp32) and {loss, dL/dt, dL/db}: this GPU's part of the global mean.
-    gpu_status_t finish(void* gradient, float* scalars, cudaStream_t stream) {
+    /// `scalars_double`, where given, gets the same in double.
+    gpu_status_t finish(void* gradient, float* scalars, cudaStream_t stream, double* scalars_double = nullptr) {
         sm90::params_t a = a_;
         if (!fast_) a.residuals = nullptr;
         a.gradient = gradient;
         a.scalars = scalars;
+        a.scalars_double = scalars_double;
         if (a.row.blocks == 0) {
             if (auto s = check(cudaMemsetAsync(gradient, 0, size_t(a.rows) * a.dims * (a.fp32_gradients ? 4 : 2), stream), "cudaMemsetAsync"); !s) return s;
-            return check(cudaMemsetAsync(scalars, 0, 3 * sizeof(float), stream), "cudaMemsetAsync");
+            if (scalars_double)
+                if (auto s = check(cudaMemsetAsync(scalars_double, 0, 3 * sizeof(double), stream), "cudaMemsetAsync"); !s) return s;
+            return scalars ? check(cudaMemsetAsync(scalars, 0, 3 * sizeof(float), stream), "cudaMemsetAsync") : gpu_status_t{};
         }
         int const covered = std::min(a.row.blocks * sm90::tile_k, a.rows);   // rows past the last live block
         size_t const row_bytes = size_t(a.dims) * (a.fp32_gradients ? 4 : 2);

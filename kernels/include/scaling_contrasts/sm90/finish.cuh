@@ -139,7 +139,9 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const
             double all = 0.0;
             for (double v : part) all += v;
             all *= double(a.weight) / a.rows_everywhere;
-            a.scalars[k] = float(k == 1 ? all / double(scale.t2) : all);
+            if (k == 1) all /= double(scale.t2);
+            if (a.scalars) a.scalars[k] = float(all);
+            if (a.scalars_double) a.scalars_double[k] = all;
         }
     }
 }

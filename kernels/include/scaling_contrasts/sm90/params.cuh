@@ -68,7 +68,8 @@ struct params_t {
     residual_t* residuals;                    // [row][residuals_k]
     float* dx;                                // [row block][program]: gradient tiles in the order that threads hold them
     void* gradient;                           // [rows][D]
-    float* scalars;                           // loss, dL/dt, dL/db
+    float* scalars;                           // loss, dL/dt, dL/db; or null
+    double* scalars_double;                   // the same; or null
     int rows;
     // the block of candidates being scored
     side_t column;
