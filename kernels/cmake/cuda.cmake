@@ -43,9 +43,20 @@ endif()
 set(SC_CUDA_SOURCES source/cuda_backend.cu)
 function(sc_use_cuda)
   foreach(target ${ARGN})
+    target_link_libraries(${target} PRIVATE scaling_contrasts_sm90)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--threads=0;--Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Werror>)
   endforeach()
 endfunction()
+
+# The sm90 engine's instructions exist on sm_90a alone.
+if("90a-real" IN_LIST CMAKE_CUDA_ARCHITECTURES OR "90a" IN_LIST CMAKE_CUDA_ARCHITECTURES)
+  add_library(scaling_contrasts_sm90 STATIC source/cuda_sm90.cu)
+  set_target_properties(scaling_contrasts_sm90 PROPERTIES CUDA_ARCHITECTURES 90a-real)
+else()
+  add_library(scaling_contrasts_sm90 STATIC source/cuda_sm90_missing.cu)
+endif()
+target_link_libraries(scaling_contrasts_sm90 PRIVATE scaling_contrasts_headers)
+target_compile_options(scaling_contrasts_sm90 PRIVATE --expt-relaxed-constexpr)
 
 # Checks of the GPU engines, built when asked for (--target cuda_checks) and run by tests/run_cuda_checks.sh on a GPU.
 add_executable(cuda_checks EXCLUDE_FROM_ALL tests/cuda_checks.cu)

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "backend.hpp"
-#include "cuda_steps.cuh"
+#include "cuda_sm80.cuh"
 #include "scaling_contrasts/gpu/driver.cuh"
 #include "scaling_contrasts/gpu/graph.cuh"
 #include "scaling_contrasts/gpu/inputs.cuh"
@@ -26,6 +26,56 @@ std::int64_t free_bytes() {
     return static_cast<std::int64_t>(free);
 }
 
+/// What is known of device 0 without creating a context; `problem` says why there is none to use.
+struct device_t {
+    std::string problem;
+    int capability = 0;  ///< 90 for 9.0
+};
+
+device_t const& device() {
+    static device_t const found = [] {
+        device_t d;
+        int count = 0;
+        if (auto const error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
+            cudaGetLastError();
+            int driver = 0;
+            cudaDriverGetVersion(&driver);
+            if (error == cudaErrorInsufficientDriver && driver > 0)
+                d.problem = "the driver supports CUDA " + std::to_string(driver / 1000) + "." +
+                            std::to_string(driver % 1000 / 10) + ", this binary needs " +
+                            std::to_string(CUDART_VERSION / 1000) + ".0 or newer; update the driver";
+            else if (driver == 0) d.problem = "no CUDA driver here";
+            else
+                d.problem = std::string("no CUDA device here (") +
+                            cudaGetErrorString(error == cudaSuccess ? cudaErrorNoDevice : error) + ")";
+            return d;
+        }
+        int major = 0, minor = 0;
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
+        d.capability = major * 10 + minor;
+        if (d.capability < 80)
+            d.problem = "compute capability " + std::to_string(major) + "." + std::to_string(minor) +
+                        " is below 8.0, which bf16 needs";
+        return d;
+    }();
+    return found;
+}
+
+/// The engines that run on device 0, best first.
+std::vector<std::string> usable_engines() {
+    if (!device().problem.empty()) return {};
+    if (device().capability == 90 && sm90_built()) return {"sm90", "sm80"};
+    return {"sm80"};
+}
+
+/// The engine that runs a problem: the one asked for, or the best one here that can.
+std::string engine_of(problem_t const& problem, run_options_t const& options) {
+    if (options.engine != "auto") return options.engine;
+    auto const engines = usable_engines();
+    return !engines.empty() && engines[0] == "sm90" && sm90_unsupported(problem).empty() ? "sm90" : "sm80";
+}
+
 class cuda_backend_t final : public backend_t {
   public:
     cuda_backend_t(problem_t const& problem, run_options_t const& options)
@@ -43,7 +93,7 @@ class cuda_backend_t final : public backend_t {
     void build() override {
         int const sets = sets_of(problem_.loss);
         std::int64_t const cells = problem_.rows * problem_.dims;
-        std::vector<std::vector<sm80::input_t>> inputs(ledgers_.size());
+        std::vector<std::vector<gpu_set_t>> inputs(ledgers_.size());
         for (int device = 0; device < problem_.world_size; ++device)
             for (int set = 0; set < sets; ++set) {
                 auto& ledger = ledgers_[static_cast<std::size_t>(device)];
@@ -64,8 +114,10 @@ class cuda_backend_t final : public backend_t {
         int side_limit = 0;
         if (auto const side = options_.options.find("superblock"); side != options_.options.end())
             side_limit = std::atoi(side->second.c_str());
-        step_ = std::make_unique<sm80_step_t>(step_inputs_t{problem_, std::move(inputs), parameters_.data(),
-                                                            parameters_.data() + 1, out_.data(), ledgers_, side_limit});
+        step_inputs_t const in = {problem_,    std::move(inputs), parameters_.data(), parameters_.data() + 1,
+                                  out_.data(), ledgers_,          side_limit};
+        if (engine_of(problem_, options_) == "sm90") step_ = make_sm90_step(in);
+        else step_ = std::make_unique<sm80_step_t>(in);
         use_graph_ = flag(options_, "graph", true) && step_->launches() <= gpu_step_t::graph_limit_k;
         synchronize();
     }
@@ -136,7 +188,7 @@ class cuda_backend_t final : public backend_t {
         return memory;
     }
 
-    std::string engine() const override { return "sm80"; }
+    std::string engine() const override { return engine_of(problem_, options_); }
 
   private:
     struct slot_t {
@@ -161,52 +213,19 @@ class cuda_backend_t final : public backend_t {
     std::int64_t steps_ = 0;
 };
 
-/// What is known of device 0 without creating a context; `problem` says why there is none to use.
-struct device_t {
-    std::string problem;
-    int capability = 0;  ///< 90 for 9.0
-};
-
-device_t const& device() {
-    static device_t const found = [] {
-        device_t d;
-        int count = 0;
-        if (auto const error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
-            cudaGetLastError();
-            int driver = 0;
-            cudaDriverGetVersion(&driver);
-            if (error == cudaErrorInsufficientDriver && driver > 0)
-                d.problem = "the driver supports CUDA " + std::to_string(driver / 1000) + "." +
-                            std::to_string(driver % 1000 / 10) + ", this binary needs " +
-                            std::to_string(CUDART_VERSION / 1000) + ".0 or newer; update the driver";
-            else if (driver == 0) d.problem = "no CUDA driver here";
-            else
-                d.problem = std::string("no CUDA device here (") +
-                            cudaGetErrorString(error == cudaSuccess ? cudaErrorNoDevice : error) + ")";
-            return d;
-        }
-        int major = 0, minor = 0;
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
-        d.capability = major * 10 + minor;
-        if (d.capability < 80)
-            d.problem = "compute capability " + std::to_string(major) + "." + std::to_string(minor) +
-                        " is below 8.0, which bf16 needs";
-        return d;
-    }();
-    return found;
-}
-
 std::string unsupported(problem_t const& problem, run_options_t const& options) {
     if (!device().problem.empty()) return device().problem;
-    if (options.engine != "auto" && options.engine != "sm80")
-        return "engine " + options.engine + " is not one of this device's: sm80";
+    auto const engines = usable_engines();
+    std::string const engine = engine_of(problem, options);
+    if (std::ranges::find(engines, engine) == engines.end())
+        return "engine " + engine +
+               " does not run on this GPU; here: " + (engines[0] == "sm80" ? "sm80" : "sm90, sm80");
     for (auto const& [name, value] : options.options)
         if (std::ranges::find(option_names_k, name) == std::end(option_names_k))
             return "unknown option " + name + "; known are graph, superblock and virtual_devices";
     if (problem.world_size > 1 && !flag(options, "virtual_devices", false))
         return "several GPUs are not driven yet; virtual_devices=true lets them take turns on one";
-    return sm80::unsupported(problem);
+    return engine == "sm90" ? sm90_unsupported(problem) : sm80::unsupported(problem);
 }
 
 std::string version_text(int version) {
@@ -219,7 +238,7 @@ backend_factory_t const& cuda_factory() {
     static backend_factory_t const factory = [] {
         backend_factory_t out;
         out.device = "cuda";
-        out.engines_built = {"sm80"};
+        out.engines_built = sm90_built() ? std::vector<std::string>{"sm90", "sm80"} : std::vector<std::string>{"sm80"};
         int runtime = 0, driver = 0, count = 0;
         cudaRuntimeGetVersion(&runtime);
         cudaDriverGetVersion(&driver);
@@ -230,7 +249,7 @@ backend_factory_t const& cuda_factory() {
             cudaDeviceProp properties;
             if (cudaGetDeviceProperties(&properties, i) == cudaSuccess) out.device_names.push_back(properties.name);
         }
-        if (device().problem.empty()) out.engines_usable = {"sm80"};
+        out.engines_usable = usable_engines();
         out.unsupported = unsupported;
         out.make = [](problem_t const& problem, run_options_t const& options) -> std::unique_ptr<backend_t> {
             return std::make_unique<cuda_backend_t>(problem, options);

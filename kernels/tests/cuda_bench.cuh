@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "../source/cuda_steps.cuh"
+#include "../source/cuda_sm80.cuh"
 #include "cuda_reference.cuh"
 #include "scaling_contrasts/gpu/inputs.cuh"
 
@@ -50,7 +50,7 @@ class bench_t {
         rows_ = p.rows * p.world_size;
         int const sets = sets_of(p.loss);
         std::size_t const size = p.gradient_type == gradient_type_t::float32_k ? 4 : 2;
-        std::vector<std::vector<sm80::input_t>> inputs(p.world_size);
+        std::vector<std::vector<bench::gpu_set_t>> inputs(p.world_size);
         labels_ = std::make_unique<guarded_t<std::int32_t>>(own_, rows_);
         for (int set = 0; set < sets; ++set) {
             x_.push_back(std::make_unique<guarded_t<bf16_t>>(own_, rows_ * p.dims));
