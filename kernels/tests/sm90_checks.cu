@@ -1,5 +1,5 @@
 // Correctness of the sm90 engine against float64, computed on the same GPU by plain loops over the formulas.
-//   sm90_checks [quick|all|large]     one line a case, and at the end 'N passed, N failed'
+//   sm90_checks [quick|all|large|tiny]     one line a case, and at the end 'N passed, N failed'
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -322,6 +322,12 @@ int main(int argc, char** argv) {
             c.tuning = v;
             cases.push_back(c);
         }
+    }
+    if (mode == "tiny") {   // for compute-sanitizer
+        cases.clear();
+        cases.push_back({300, 250, 200, 1024, article, labels_t::pairs, 10, -10, false});
+        cases.push_back({130, 130, 0, 256, {64, 192}, labels_t::mixed, 5, -1, true});
+        cases.push_back({1100, 1100, 0, 1024, article, labels_t::pairs, 10, -10, false});
     }
     if (mode == "large") {
         cases.clear();

@@ -139,7 +139,7 @@ class sm90_engine_t {
         size_t const row_bytes = size_t(a.dims) * (a.fp32_gradients ? 4 : 2);
         if (covered < a.rows)
             if (auto s = check(cudaMemsetAsync(static_cast<uint8_t*>(gradient) + covered * row_bytes, 0, (a.rows - covered) * row_bytes, stream), "cudaMemsetAsync"); !s) return s;
-        sm90::finish_kernel<<<dim3(a.row.blocks, a.programs * 4), sm90::finish_threads_k, 0, stream>>>(a);
+        sm90::finish_kernel<<<dim3(a.row.blocks, a.tiles * 4), sm90::finish_threads_k, 0, stream>>>(a);
         return check(cudaGetLastError(), "finish_kernel");
     }
 
@@ -182,16 +182,20 @@ class sm90_engine_t {
         if (!(p.prefix_weights[0] > 0)) return refuse("the first prefix needs a positive weight");
         fast_ = article && uniform && !tuning.general;
         if (fast_) {
-            a_.programs = 4;
-            a_.program[0] = {-1, 0, 256, 0};
-            a_.program[1] = {4, 512, 256, 0};
-            a_.program[2] = {4, 768, 256, 0};
-            a_.program[3] = {3, 256, 256, 0};
+            a_.programs = 5;
+            a_.tiles = 4;
+            a_.program[0] = {4, 512, 256, 1};
+            a_.program[1] = {4, 768, 256, 2};
+            a_.program[2] = {3, 256, 256, 3};
+            a_.program[3] = {sm90::left_k, 0, 128, 0};
+            a_.program[4] = {sm90::right_k, 128, 128, 0};
         } else {
             for (int band = 0; band < a_.prefixes; ++band)
                 for (int column = band ? int(p.prefixes[band - 1]) : 0; column < int(p.prefixes[band]); column += sm90::piece_k)
-                    a_.program[a_.programs++] = {int16_t(band), int16_t(column), int16_t(std::min(sm90::piece_k, int(p.prefixes[band]) - column)), 0};
+                    a_.program[a_.programs] = {int16_t(band), int16_t(column), int16_t(std::min(sm90::piece_k, int(p.prefixes[band]) - column)), int16_t(a_.programs)}, ++a_.programs;
+            a_.tiles = a_.programs;
         }
+        for (int i = 0; i < a_.programs; ++i) a_.tile_program[a_.program[i].tile] = uint8_t(i);
         a_.rows_everywhere = double(p.total_live);
         a_.self_pairs = p.self_pairs;
         a_.fp32_gradients = p.fp32_gradients;
@@ -232,7 +236,7 @@ class sm90_engine_t {
         take(a_.finished, 64);
         take(a_.residual_count, blocks * sm90::tile_k);
         take(a_.residuals, blocks * sm90::tile_k * (fast_ ? sm90::residuals_k : 0));
-        take(a_.dx, blocks * a_.programs * sm90::gradient_tile_k);
+        take(a_.dx, blocks * a_.tiles * sm90::gradient_tile_k);
         sm90::params_t own = a_, foreign = a_;
         own.own = true;
         own.column.blocks = own.row.blocks;

@@ -1,6 +1,6 @@
 // After the last block: gradient tiles to rows of the output, with the share that comes from the rows' own norms
 //   dX_b(i) = 2 ln2 w / n * (sum_j W_b(i, j) X_j - T_b(i) X_i),   T_b(i) = sum_{p >= b} inv_p(i)^2 S_p(i),
-// and the three scalars. Grid: (row blocks, 4 programs); 128 threads hold half of what a consumer warpgroup did.
+// and the three scalars. Grid: (row blocks, 4 tiles); 128 threads hold half of what a consumer warpgroup did.
 #pragma once
 #include "scaling_contrasts/ptx/math.cuh"
 #include "scaling_contrasts/sm90/params.cuh"
@@ -23,8 +23,8 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const
     __shared__ bool last;
     int const block = blockIdx.x, which = blockIdx.y / 4, quarter = blockIdx.y % 4, row_half = quarter / 2, column_half = quarter % 2;
     int const thread = threadIdx.x, lane = thread & 31;
-    program_t const program = a.program[which];
-    float4 const* tile = reinterpret_cast<float4 const*>(a.dx + (int64_t(block) * a.programs + which) * gradient_tile_k) + row_half * (gradient_tile_k / 8) + column_half * (gradient_tile_k / 16) + thread;
+    program_t const program = a.program[a.tile_program[which]];
+    float4 const* tile = reinterpret_cast<float4 const*>(a.dx + (int64_t(block) * a.tiles + which) * gradient_tile_k) + row_half * (gradient_tile_k / 8) + column_half * (gradient_tile_k / 16) + thread;
     float4 first[4];   // on their way while the rows' sums are looked up
 #pragma unroll
     for (int j = 0; j < 4; ++j) first[j] = __ldcs(tile + j * 128);

@@ -17,11 +17,12 @@ constexpr int gradient_tile_k = tile_k * piece_k;  // floats of a gradient tile
 constexpr int max_programs_k = 64;
 constexpr float log2e_k = 1.4426950408889634f, ln2_k = 0.6931471805599453f;
 
-/// One kind of gradient tile: 128 rows times columns [column, column + width), weighted by plane `band`.
-/// The narrow kind (band < 0) takes columns 0-255 of the article's ladder: planes 2, 1 and 0 for 128, 64 and 64 columns.
+/// One kind of gradient item: 128 rows times columns [column, column + width), weighted by plane `band`, added to a row block's gradient
+/// tile number `tile`. Columns 0-255 of the article's ladder take two items that share a tile: `right` is band 2, `left` bands 1 and 0.
 struct program_t {
-    int16_t band, column, width, unused;
+    int16_t band, column, width, tile;
 };
+constexpr int left_k = -1, right_k = -2;
 
 /// Statistics of a row block, one record: [prefix][row] inverse norms, [row] labels, [prefix][permuted row] inverse norms.
 /// A tile's row side reads the first two parts, its column side the last two: one copy each.
@@ -52,8 +53,9 @@ struct params_t {
     float weight;                             // that of the first
     double rows_everywhere;                   // n
     bool self_pairs, fp32_gradients;
-    int programs;
+    int programs, tiles;                      // gradient items, gradient tiles, of a row block
     program_t program[max_programs_k];
+    uint8_t tile_program[max_programs_k];     // a program that adds to the tile
     float const* t;                           // scale and bias, in device memory
     float const* b;
     // the rows that get gradients
@@ -66,7 +68,7 @@ struct params_t {
     uint32_t* finished;                       // row blocks done by the finishing kernel
     uint32_t* residual_count;                 // [row]
     residual_t* residuals;                    // [row][residuals_k]
-    float* dx;                                // [row block][program]: gradient tiles in the order that threads hold them
+    float* dx;                                // [row block][tile]: gradient tiles in the order that threads hold them
     void* gradient;                           // [rows][D]
     float* scalars;                           // loss, dL/dt, dL/db; or null
     double* scalars_double;                   // the same; or null

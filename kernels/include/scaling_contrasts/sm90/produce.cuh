@@ -17,7 +17,7 @@ struct producer_t {
     maps_t const& maps;
     uint32_t base;
     uint32_t used = 0;   // a bit a slot: parity of its fills
-    uint32_t score_head = 0, narrow_head = 0, parity = 0;
+    uint32_t score_head = 0, parity = 0;
 
     __device__ __forceinline__ uint32_t open(uint32_t slot) {   // waits until the slot is free
         ptx::mbar_wait(base + shared::at_empty + slot * 8, (used >> slot & 1) ^ 1);
@@ -49,11 +49,11 @@ struct producer_t {
         sum_t const sum = sum_of(a, item);
         program_t const program = a.program[item.at];
         bool const narrow = fast_ && program.band < 0;
+        int const side = program.column / 64;
         uint32_t const width = strip_k * a.wide, i0 = (item.origin >> 16) * strip_k, j0 = (item.origin & 0xffff) * strip_k;
         uint32_t const block_bytes = (fast_ ? 5 : a.prefixes) * plane_bytes_k;
-        uint32_t slot = narrow ? narrow_head : 0;
-        uint32_t const ring = narrow ? shared::slots_k : shared::wide_ring_k;
-        auto advance = [&] { if (++slot == ring) slot = 0; };
+        uint32_t slot = 0;
+        auto advance = [&] { if (++slot == shared::wide_ring_k) slot = 0; };
         for (uint32_t k = 0; k < sum.transposed + sum.direct; ++k) {
             bool const transposed = k < sum.transposed;
             uint32_t const block = sum.first + k;
@@ -74,14 +74,13 @@ struct producer_t {
                     advance();
                 };
                 int const row = int(block) * tile_k + int(slab) * slab_k;
-                if (narrow) {
-                    for (int side = 0; side < 2; ++side) {
-                        uint32_t const full = open(slot);
-                        ptx::mbar_expect(full, slot_bytes_k);
-                        ptx::tma_load(base + slot * slot_bytes_k, &maps.half, 0, row, side * 2, full);
-                        advance();
-                    }
-                    for (int band = 2; band >= 0; --band) load_weights(band);
+                if (narrow) {   // rows, then one plane or two
+                    uint32_t const full = open(slot);
+                    ptx::mbar_expect(full, slot_bytes_k);
+                    ptx::tma_load(base + slot * slot_bytes_k, &maps.half, 0, row, side, full);
+                    advance();
+                    if (program.band == right_k) load_weights(2);
+                    else load_weights(1), load_weights(0);
                 } else {
                     load_weights(program.band);   // and rows, in one copy for two slots, counted on the first
                     uint32_t const full = open(slot), second = open(slot + 1);
@@ -92,7 +91,6 @@ struct producer_t {
                 }
             }
         }
-        if (narrow) narrow_head = slot;
     }
 };
 

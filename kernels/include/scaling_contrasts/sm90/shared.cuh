@@ -5,7 +5,7 @@
 // items alone; each keeps one bit per slot, the parity of its uses so far.
 //
 // Score items use slots 0-6 in turn, rows and columns alternately; slots 7-12 hold packed weights of the first three bands, and later
-// the planes on their way out. Gradient items use slots 0-11 (or all thirteen, the narrow kind) for weights and rows.
+// the planes on their way out. Gradient items use slots 0-11 for weights and rows, three or two a slab.
 #pragma once
 #include <cstddef>
 
