@@ -97,9 +97,10 @@ def test_float32_inputs_and_gradients_are_close(name: str) -> None:
     needs(name)
     exact = {"dtype": "float32", "gradient_dtype": "float32", "prefix_weights": (0.2, 0.5, 0.1)}
     for variant in quick_variants(name, 1):
-        options = {"precision": "fp32"} if name == "open_clip" else {}
+        options = {"precision": "fp32"}  # where a system has no such option, nothing reads it
         case = driver.make_case(name, variant, rows=40, **exact, **STATES["negatives"], options=options)
-        driver.within(case, [single(case)], loss=1e-5, gradients=1e-4, scale_gradient=1e-5, bias_gradient=1e-5)
+        if REGISTRY[name]["variants"][variant]["expected_status"] == "ok":
+            driver.within(case, [single(case)], loss=1e-5, gradients=1e-4, scale_gradient=1e-5, bias_gradient=1e-5)
 
 
 @pytest.mark.parametrize("name", CHECKED)
