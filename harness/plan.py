@@ -40,7 +40,7 @@ class Planned:
         """Whether a run that ends with this status is as it should be."""
         if status == "unsupported" or (status == "out_of_memory" and self.expects_out_of_memory):
             return True
-        return status == self.variant.expected_status
+        return status == self.variant.expected_status(self.case.state)
 
     def total_seconds(self, rounds: int) -> float:
         """Predicted seconds of the check and all rounds."""
@@ -132,7 +132,7 @@ def plan_case(
     case: Case, system: System, variant: Variant, protocol: dict, machine: Machine, support: Support
 ) -> Planned:
     """One case with predictions and, where it cannot run here, the reason."""
-    predict = system.predict
+    predict = system.predict | variant.predict
     try:
         step = cost.predict_seconds(case, predict)
         needed = cost.predict_bytes(case, predict)

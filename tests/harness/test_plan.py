@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from harness import configuration, plan, support
+from harness import configuration, plan, summary, support
 from harness.cases import ConfigurationError
 from harness.machine import Gpu, Machine
 
@@ -111,6 +111,25 @@ def test_only_surprises_fail_a_run(bench):
     assert right.expected("ok") and right.expected("unsupported")
     assert not any(right.expected(status) for status in ("wrong", "timeout", "out_of_memory", "crashed"))
     assert trap.expected("wrong") and not trap.expected("ok")
+
+
+def test_an_expected_status_may_depend_on_the_state(bench):
+    bench.system("probe", {"a": {"loss": "info_nce", "expected_status": {"trained": "wrong"}}})
+    init, trained = planned(bench, CPU, "rows=[8]", "states=[init,trained]")
+    assert init.expected("ok") and not init.expected("wrong")
+    assert trained.expected("wrong") and not trained.expected("ok")
+    assert [summary.row(each, None, [], {}, 1, "stopped")["expected_status"] for each in (init, trained)] == [
+        "ok",
+        "wrong",
+    ]
+
+
+def test_a_variant_overrides_predictions_of_its_system(bench):
+    slow = {"loss": "info_nce", "predict": {"startup_seconds": 40.0}}
+    bench.system("probe", {"plain": {"loss": "info_nce"}, "slow": slow})
+    plain, slow = planned(bench, CPU, "rows=[8]")
+    assert slow.launch_seconds - plain.launch_seconds == pytest.approx(40.0 - 0.4), "0.4 is the system's own"
+    assert slow.rank_bytes == plain.rank_bytes, "what a variant leaves out stays the system's"
 
 
 def test_the_budget_drops_the_longest_first(two_devices):
