@@ -78,7 +78,9 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 def revision() -> dict[str, Any]:
     """The repository's commit, whether tracked files differ from it, and a digest of how."""
-    commit = _git("rev-parse", "HEAD")
+    # A copy without .git may lie inside somebody else's repository, whose commit says nothing about this code.
+    ours = _git("rev-parse", "--show-toplevel") == str(ROOT)
+    commit = _git("rev-parse", "HEAD") if ours else ""
     changes = _git("diff", "HEAD", "--", ".", ":(exclude)results") if commit else ""
     return {
         "revision": commit,
@@ -89,10 +91,10 @@ def revision() -> dict[str, Any]:
 
 def _git(*arguments: str) -> str:
     try:
-        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, timeout=20)
+        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else ""
 
 
 def _read(path: str) -> str | None:

@@ -54,6 +54,8 @@ class Planned:
 def apply_overrides(machine: Machine, settings: dict) -> Machine:
     """The machine with `configs/machine` applied."""
     given = {name: settings[name] for name in ("name", "cores", "memory_bytes") if settings.get(name) is not None}
+    if "name" in given:
+        given["name"] = str(given["name"])  # a folder's name may look like a number
     return dataclasses.replace(machine, **given)
 
 
@@ -71,14 +73,14 @@ def enumerate_cases(configuration: Configuration, machine: Machine) -> list[Plan
     registry = systems.load(configuration.path("registry"))
     chosen = systems.select(registry, configuration.systems, configuration.losses)
     support = Support(machine, configuration.path("binary"), configuration.launch["nodes"])
-    planned = []
+    planned: dict[str, Planned] = {}  # by case id: what is asked for twice is measured once
     for nodes, world_size in _worlds(configuration, machine, device):
         for state in configuration.states:
             for rows in configuration.rows or _no("rows"):
                 for system, variant in chosen:
                     case = _case(configuration, system, variant, device, nodes, world_size, state, rows)
-                    planned.append(plan_case(case, system, variant, configuration.protocol, machine, support))
-    return planned
+                    planned[case.case_id] = plan_case(case, system, variant, configuration.protocol, machine, support)
+    return list(planned.values())
 
 
 def _no(field: str):

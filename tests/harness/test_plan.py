@@ -33,6 +33,11 @@ def test_the_matrix_is_the_product_of_what_is_asked(two_devices):
     assert states == {("init", 10.0, -10.0), ("trained", 100.0, -10.0)}
 
 
+def test_what_is_asked_for_twice_is_measured_once(two_devices):
+    found = planned(two_devices, CPU, "rows=[16,16]", "states=[init,init]", "nodes=[1,1]")
+    assert sorted(each.case.variant for each in found) == ["other", "plain"]
+
+
 def test_the_article_is_one_and_two_boxes_of_eight(two_devices):
     found = planned(two_devices, EIGHT, "campaign=article", "systems=null")
     assert {(each.case.nodes, each.case.world_size) for each in found} == {(1, 8), (2, 16)}
@@ -100,6 +105,12 @@ def test_the_native_binary_is_asked(bench, script, reason):
 def test_main_memory_is_not_overrun(two_devices):
     huge = planned(two_devices, CPU, "rows=[65536]")  # 12 bytes a cell by the probe's YAML: 48 GiB
     assert {each.unsupported.partition(",")[0] for each in huge} == {"predicted to need 49.5 GiB"}
+    many = planned(two_devices, CPU, "rows=[1]", "world_sizes=[1000]")
+    assert {each.unsupported for each in many} == {None}, "one process that drives all devices"
+    two_devices.system("probe", {"plain": {}}, launcher="torchrun")
+    (many,) = planned(two_devices, CPU, "rows=[1]", "world_sizes=[1000]")
+    assert many.unsupported.startswith("predicted to need 293.0 GiB"), "1000 processes of 300 MiB"
+    two_devices.system("probe", {"plain": {}}, devices=["cpu", "cuda"])
     on_gpu = planned(two_devices, dataclasses.replace(CPU, gpus=(H200,)), "rows=[131072]")
     assert all(each.unsupported is None and each.expects_out_of_memory for each in on_gpu), "a GPU says so itself"
     assert on_gpu[0].expected("out_of_memory") and not on_gpu[0].expected("crashed")
