@@ -82,7 +82,9 @@ def revision() -> dict[str, Any]:
 
     A copy without `.git` can be told its commit (docs/environment_variables.md); whether it differs is then not known.
     """
-    commit = _git("rev-parse", "HEAD")
+    # Such a copy may lie inside somebody else's repository, whose commit says nothing about this code.
+    ours = _git("rev-parse", "--show-toplevel") == str(ROOT)
+    commit = _git("rev-parse", "HEAD") if ours else ""
     if not commit and os.environ.get(REVISION_VARIABLE):
         return {"revision": os.environ[REVISION_VARIABLE], "dirty": None, "changes_sha256": ""}
     changes = _git("diff", "HEAD", "--", ".", ":(exclude)results") if commit else ""
@@ -95,10 +97,10 @@ def revision() -> dict[str, Any]:
 
 def _git(*arguments: str) -> str:
     try:
-        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, timeout=20)
+        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else ""
 
 
 def _read(path: str) -> str | None:
