@@ -46,7 +46,8 @@ def describe(machine: Machine, packages: Iterable[str] = ()) -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": versions((*PACKAGES, *packages)),
         "git": revision(),
-        "argv": sys.argv,
+        # without the program's path: a record must not hold this machine's folders
+        "argv": ["python", "-m", "harness", *sys.argv[1:]],
     }
 
 
