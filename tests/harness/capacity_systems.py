@@ -15,7 +15,14 @@ class Sized(Probe):
     `grow`: it takes 8 MiB at a time, up to 1 GiB, whatever R is.
     """
 
+    _result: list | None = None
+
+    def synchronize(self) -> None:
+        """As JAX's adapters: there must be a step to wait for."""
+        len(self._result)
+
     def step(self) -> None:
+        self._result = []
         rows, options = self.case["rows"], self.options
         size = options.get("per_row", 0) * rows + options.get("per_cell", 0) * rows * rows
         held = [np.ones(size, dtype=np.uint8)]
