@@ -117,7 +117,7 @@ def test_an_interrupt_keeps_what_was_found(bench):
     assert int(rows["slow"]["largest_rows"]) >= 256 and rows["waiting"]["reason"] == "not begun"
     assert json.loads((folder / "environment.json").read_text())["finished"] is False
     assert not (folder / "work").exists() and launch.marked_processes(folder) == []
-    assert "interrupted" in out and err == ""
+    assert "interrupted" in out
 
 
 # The kinds of end, with launches that are played
