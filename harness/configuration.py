@@ -60,19 +60,19 @@ class Configuration:
         return Configuration(values, self.overrides)
 
 
-def compose(overrides: Sequence[str] = ()) -> Configuration:
-    """`configs/bench.yaml` with its groups and these overrides.
+def compose(overrides: Sequence[str] = (), config: str = "bench") -> Configuration:
+    """`configs/bench.yaml` (or another primary file that begins with it) with its groups and these overrides.
 
     Raises ConfigurationError, one line, for anything that Hydra or the checks below refuse.
     """
     overrides = tuple(overrides)
-    values = _compose(overrides)
+    values = _compose(overrides, config)
     _check(values)
     _name_protocol(values["protocol"])
     return Configuration(values, overrides)
 
 
-def _compose(overrides: tuple[str, ...]) -> dict[str, Any]:
+def _compose(overrides: tuple[str, ...], config: str) -> dict[str, Any]:
     try:
         from hydra import compose as hydra_compose  # half a second of imports: only when a configuration is wanted
         from hydra import initialize_config_dir
@@ -88,9 +88,9 @@ def _compose(overrides: tuple[str, ...]) -> dict[str, Any]:
         _check_override(override)
     try:
         with initialize_config_dir(str(CONFIGS), version_base=None):
-            return OmegaConf.to_container(hydra_compose("bench", list(overrides)), resolve=True)
+            return OmegaConf.to_container(hydra_compose(config, list(overrides)), resolve=True)
     except (HydraException, OmegaConfBaseException, TypeError, ValueError) as problem:
-        raise ConfigurationError(_one_line(problem, overrides)) from None
+        raise ConfigurationError(_one_line(problem, overrides, config)) from None
 
 
 def _check_override(override: str) -> None:
@@ -106,23 +106,27 @@ def options(group: str) -> list[str]:
     return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
 
 
-def _one_line(problem: Exception, overrides: Sequence[str]) -> str:
+def _one_line(problem: Exception, overrides: Sequence[str], config: str) -> str:
     text = str(problem)
     unknown = re.search(r"Could not override '([^']+)'", text)
     if unknown:
-        return f"unknown field {unknown[1]!r}; known: {', '.join(_fields(unknown[1]))}"
+        return f"unknown field {unknown[1]!r}; known: {', '.join(_fields(unknown[1], config))}"
     first = text.strip().splitlines()[0] if text.strip() else type(problem).__name__
     return f"cannot read the configuration ({' '.join(overrides)}): {first}"
 
 
-def _fields(name: str) -> list[str]:
+def _fields(name: str, config: str) -> list[str]:
     """The fields beside an unknown one: of its group for `protocol.x`, else the top level and the groups."""
     import yaml
 
     group = name.partition(".")[0]
     if group in GROUPS and "." in name and (files := sorted((CONFIGS / group).glob("*.yaml"))):
         return [f"{group}.{field}" for field in yaml.safe_load(files[0].read_text())]
-    top = yaml.safe_load((CONFIGS / "bench.yaml").read_text())
+    top = {}
+    for file in dict.fromkeys(("bench", config)):
+        top |= yaml.safe_load((CONFIGS / f"{file}.yaml").read_text())
+    if config != "bench" and group == config and "." in name:
+        return [f"{group}.{field}" for field in top[group]]
     return sorted((set(top) - {"defaults"}) | set(GROUPS))
 
 

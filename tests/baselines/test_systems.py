@@ -44,7 +44,7 @@ def single(case: dict) -> Outputs:
 
 
 def check_expectation(case: dict, outputs: list[Outputs]) -> None:
-    if REGISTRY[case["system"]]["variants"][case["variant"]]["expected_status"] == "ok" or case["world_size"] == 1:
+    if REGISTRY[case["system"]]["variants"][case["variant"]]["expected_status"] == "ok":
         driver.within(case, outputs)
     else:
         with pytest.raises(AssertionError):
@@ -97,9 +97,10 @@ def test_float32_inputs_and_gradients_are_close(name: str) -> None:
     needs(name)
     exact = {"dtype": "float32", "gradient_dtype": "float32", "prefix_weights": (0.2, 0.5, 0.1)}
     for variant in quick_variants(name, 1):
-        options = {"precision": "fp32"} if name == "open_clip" else {}
+        options = {"precision": "fp32"}  # where a system has no such option, nothing reads it
         case = driver.make_case(name, variant, rows=40, **exact, **STATES["negatives"], options=options)
-        driver.within(case, [single(case)], loss=1e-5, gradients=1e-4, scale_gradient=1e-5, bias_gradient=1e-5)
+        if REGISTRY[name]["variants"][variant]["expected_status"] == "ok":
+            driver.within(case, [single(case)], loss=1e-5, gradients=1e-4, scale_gradient=1e-5, bias_gradient=1e-5)
 
 
 @pytest.mark.parametrize("name", CHECKED)
@@ -141,7 +142,9 @@ def test_what_cannot_run_is_said_in_one_clause(name: str) -> None:
     for variant, data in REGISTRY[name]["variants"].items():
         if data["loss"] not in reference.LOSSES:
             continue
-        case = driver.make_case(name, variant)
+        # Peers that run on a GPU only may be written for the article's ladder and whole tiles.
+        shape = {} if name in CHECKED else {"rows": 128, "dims": 1024, "prefixes": (64, 128, 256, 512, 1024)}
+        case = driver.make_case(name, variant, **shape)
         assert adapter.unsupported({**case, "device": REGISTRY[name]["devices"][-1]}) is None
         reason = adapter.unsupported({**case, "world_size": 2, "live": [32, 5]})
         assert reason and "\n" not in reason and reason[0].islower()

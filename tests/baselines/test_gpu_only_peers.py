@@ -1,0 +1,73 @@
+"""GPU-only peers, as far as a machine without a GPU can tell: what they declare, and what they refuse and why.
+
+Their kernels are not replaced by stand-ins: what users run is checked by the gate, on a GPU.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from baselines.interface import Declaration
+from tests.baselines import driver
+
+ARTICLE = {"rows": 128, "dims": 1024, "prefixes": (64, 128, 256, 512, 1024)}
+SIGLIP = ("default", "minimum_memory", "fp8", "fused_fp32")
+
+
+def adapter(name: str) -> type:
+    pytest.importorskip("torch")
+    return driver.load(driver.registry()[name]["target"])
+
+
+def reason(name: str, variant: str, **changes) -> str | None:
+    """What the adapter says to a case on CUDA, or on the `device` in `changes`. No package is imported for it."""
+    case = {**driver.make_case(name, variant, **ARTICLE), "device": "cuda"} | changes
+    return adapter(name).unsupported(case)
+
+
+@pytest.mark.parametrize(
+    ("name", "sets", "scale_parameter"),
+    [("siglip_kernel", 2, "log_scale"), ("inf_cl", 2, "log_scale")],
+)
+def test_declarations(name: str, sets: int, scale_parameter: str) -> None:
+    declared: Declaration = adapter(name).declares
+    assert (declared.sets, declared.negatives, declared.scale_parameter) == (sets, "global", scale_parameter)
+    assert declared.normalisation
+
+
+@pytest.mark.parametrize("name", ["siglip_kernel", "inf_cl"])
+def test_adapters_import_without_their_packages_and_refuse_the_cpu(name: str) -> None:
+    importlib.import_module(f"baselines.{name}")
+    for variant in driver.registry()[name]["variants"]:
+        assert reason(name, variant) is None
+        assert "needs an NVIDIA GPU" in reason(name, variant, device="cpu")
+
+
+@pytest.mark.parametrize("variant", SIGLIP)
+def test_siglip_kernel_takes_one_prefix_of_768(variant: str) -> None:
+    assert reason("siglip_kernel", variant, rows=65536, dims=768, prefixes=[768]) is None
+
+
+def test_siglip_kernel_refuses_what_it_cannot_take() -> None:
+    assert "multiples of 16, not 40" in reason("siglip_kernel", "fp8", prefixes=[40, 1024])
+    assert "multiples of 16, not 100" in reason("siglip_kernel", "fp8", rows=100)
+    assert reason("siglip_kernel", "default", rows=100, prefixes=[40, 1024]) is None
+    assert reason("siglip_kernel", "default", world_size=2) is None
+    for variant in ("fp8", "fused_fp32"):
+        assert "distributed" in reason("siglip_kernel", variant, world_size=2)
+
+
+def test_inf_cl_refuses_what_reads_past_the_end() -> None:
+    for rows in (1, 63, 65, 100):
+        assert "multiple of 64" in reason("inf_cl", "single", rows=rows)
+    assert "40" in reason("inf_cl", "single", prefixes=[40, 1024])
+    assert "single-GPU" in reason("inf_cl", "single", world_size=2)
+    assert reason("inf_cl", "single", rows=192, dims=768, prefixes=[768]) is None
+
+
+def test_inf_cl_heads_divide_the_prefix() -> None:
+    module = importlib.import_module("baselines.inf_cl")
+    heads = {prefix: module.head_columns(prefix) for prefix in (16, 48, 64, 96, 256, 768, 1024)}
+    assert heads == {16: 16, 48: 16, 64: 64, 96: 32, 256: 256, 768: 256, 1024: 256}
