@@ -283,9 +283,10 @@ def _signal_name(number: int) -> str:
 
 
 def _last_line(path: Path) -> str:
-    """The last line of the log that is not empty, cut to a readable length."""
-    lines = [line.strip() for line in path.read_text(errors="replace")[-20000:].splitlines() if line.strip()]
-    return lines[-1][:200] if lines else ""
+    """The last line of the log that says something, cut to a readable length. Rulers, as torchrun draws, do not."""
+    text = path.read_text(encoding="utf-8", errors="replace")[-20000:]
+    lines = [line.strip() for line in text.splitlines() if any(map(str.isalnum, line))]
+    return lines[-1].removeprefix("traceback : ")[:200] if lines else ""
 
 
 def _kernel_kills() -> int:

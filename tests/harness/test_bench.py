@@ -199,6 +199,11 @@ def test_the_budget_drops_and_says_so(bench):
     assert [row["rows"] for row in bench.rows().values()] == ["8"]
 
 
+def seconds_left(line: str) -> float:
+    """The seconds left that a line of progress tells, below a minute."""
+    return float(line.partition(" elapsed, ")[2].partition(" s left")[0])
+
+
 def test_a_budget_that_turns_out_too_small_leaves_out_rounds_not_rows(bench):
     bench.system("probe", {"a": {"sleep_seconds": 0.3}})  # predicted to be quick, and is not
     done = bench.run("budget=10s", "protocol.rounds=5", "protocol.warmup_steps=2")
@@ -206,7 +211,9 @@ def test_a_budget_that_turns_out_too_small_leaves_out_rounds_not_rows(bench):
     row = bench.rows()["a"]
     assert 1 <= int(row["rounds"]) < 5
     assert row["reason"] == f"{row['rounds']} of 5 rounds"
-    assert "leaves out 1 cases, over the budget" in done.stdout
+    assert "leaves out, over the budget: 1 cases (probe:a one_set_sigmoid R=8" in done.stdout
+    left = [seconds_left(line) for line in done.stdout.splitlines() if " left  " in line]
+    assert left and max(left) <= 10, "no more time is left than the budget has"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
