@@ -93,7 +93,8 @@ class OpenClip(TorchSystem):
             self.loss = package.SigLipLoss(dist_impl=self.options["dist_impl"], **place)
         else:
             flags = {name: self.options[name] for name in ("local_loss", "gather_with_grad")}
-            self.loss = package.ClipLoss(cache_labels=True, **flags, **place)
+            # Compiled, labels are part of the graph; kept ones would change under it and have it compiled again.
+            self.loss = package.ClipLoss(cache_labels=not self.options.get("compile"), **flags, **place)
         if self.options.get("compile"):
             self.objective = compiled(self.objective)
 
