@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     if chosen.list:
         print(plan.listing(kept, dropped, chosen.protocol["rounds"], parent))
         return OK
-    if not kept:
+    if dropped and all(each.unsupported for each in kept):
         raise ConfigurationError(f"no case fits into the budget of {chosen.budget}; the shortest was dropped too")
     if device == "cuda" and not chosen.allow_busy:
         refuse_busy(here)

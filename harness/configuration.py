@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import sys
 from collections.abc import Sequence
@@ -47,28 +48,31 @@ class Configuration:
 
     def for_device(self, device: str) -> Configuration:
         """Fields left null filled from `on_cpu` or `on_cuda`."""
-        values = dict(self.values)
-        for name, value in (values["on_" + device] or {}).items():
+        values, filling = dict(self.values), self.values["on_" + device] or {}
+        if not isinstance(filling, dict):
+            raise ConfigurationError(f"on_{device} is {filling!r}; give fields, such as on_{device}.rows=[256]")
+        for name, value in filling.items():
             if name not in values:
                 raise ConfigurationError(f"on_{device}.{name} is no field; known: {', '.join(sorted(values))}")
             if values[name] is None:
                 values[name] = value
+        _check(values)
         return Configuration(values, self.overrides)
 
 
-def compose(overrides: Sequence[str] = ()) -> Configuration:
-    """`configs/bench.yaml` with its groups and these overrides.
+def compose(overrides: Sequence[str] = (), config: str = "bench") -> Configuration:
+    """`configs/bench.yaml` (or another primary file that begins with it) with its groups and these overrides.
 
     Raises ConfigurationError, one line, for anything that Hydra or the checks below refuse.
     """
     overrides = tuple(overrides)
-    values = _compose(overrides)
+    values = _compose(overrides, config)
     _check(values)
     _name_protocol(values["protocol"])
     return Configuration(values, overrides)
 
 
-def _compose(overrides: tuple[str, ...]) -> dict[str, Any]:
+def _compose(overrides: tuple[str, ...], config: str) -> dict[str, Any]:
     try:
         from hydra import compose as hydra_compose  # half a second of imports: only when a configuration is wanted
         from hydra import initialize_config_dir
@@ -84,9 +88,9 @@ def _compose(overrides: tuple[str, ...]) -> dict[str, Any]:
         _check_override(override)
     try:
         with initialize_config_dir(str(CONFIGS), version_base=None):
-            return OmegaConf.to_container(hydra_compose("bench", list(overrides)), resolve=True)
+            return OmegaConf.to_container(hydra_compose(config, list(overrides)), resolve=True)
     except (HydraException, OmegaConfBaseException, TypeError, ValueError) as problem:
-        raise ConfigurationError(_one_line(problem, overrides)) from None
+        raise ConfigurationError(_one_line(problem, overrides, config)) from None
 
 
 def _check_override(override: str) -> None:
@@ -102,23 +106,27 @@ def options(group: str) -> list[str]:
     return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
 
 
-def _one_line(problem: Exception, overrides: Sequence[str]) -> str:
+def _one_line(problem: Exception, overrides: Sequence[str], config: str) -> str:
     text = str(problem)
     unknown = re.search(r"Could not override '([^']+)'", text)
     if unknown:
-        return f"unknown field {unknown[1]!r}; known: {', '.join(_fields(unknown[1]))}"
+        return f"unknown field {unknown[1]!r}; known: {', '.join(_fields(unknown[1], config))}"
     first = text.strip().splitlines()[0] if text.strip() else type(problem).__name__
     return f"cannot read the configuration ({' '.join(overrides)}): {first}"
 
 
-def _fields(name: str) -> list[str]:
+def _fields(name: str, config: str) -> list[str]:
     """The fields beside an unknown one: of its group for `protocol.x`, else the top level and the groups."""
     import yaml
 
     group = name.partition(".")[0]
     if group in GROUPS and "." in name and (files := sorted((CONFIGS / group).glob("*.yaml"))):
         return [f"{group}.{field}" for field in yaml.safe_load(files[0].read_text())]
-    top = yaml.safe_load((CONFIGS / "bench.yaml").read_text())
+    top = {}
+    for file in dict.fromkeys(("bench", config)):
+        top |= yaml.safe_load((CONFIGS / f"{file}.yaml").read_text())
+    if config != "bench" and group == config and "." in name:
+        return [f"{group}.{field}" for field in top[group]]
     return sorted((set(top) - {"defaults"}) | set(GROUPS))
 
 
@@ -136,6 +144,9 @@ def _name_protocol(protocol: dict[str, Any]) -> None:
 
 
 def _check(values: dict[str, Any]) -> None:
+    for name in ("states", "nodes", "dims", "prefixes"):
+        if values[name] is None:
+            raise ConfigurationError(f"{name} is null; leave it out for the usual one, or give a value")
     _names(values, "losses", LOSSES)
     _names(values, "states", tuple(STATES))
     for name, known in (("labels", LABEL_LAYOUTS), ("dtype", DTYPES), ("gradient_dtype", DTYPES)):
@@ -145,8 +156,7 @@ def _check(values: dict[str, Any]) -> None:
     for name in ("rows", "nodes", "world_sizes", "prefixes", "live"):
         _integers(name, values[name], 0 if name == "live" else 1)
     for name in ("dims", "devices_per_node"):
-        if values[name] is not None and (not _is_integer(values[name]) or values[name] < 1):
-            raise ConfigurationError(f"{name} is {values[name]!r}; give a whole number, at least 1")
+        _integer(name, values[name], 1)
     if not _is_integer(values["seed"]) or not 0 <= values["seed"] < 1 << 32:
         raise ConfigurationError(f"seed is {values['seed']!r}; give a whole number from 0 to 2^32 - 1")
     for name in ("list", "resume", "allow_busy", "self_pairs"):
@@ -155,15 +165,39 @@ def _check(values: dict[str, Any]) -> None:
     weights = values["prefix_weights"]
     if weights is not None and not (isinstance(weights, list) and all(_is_number(weight) for weight in weights)):
         raise ConfigurationError(f"prefix_weights is {weights!r}; give a list of numbers")
-    protocol = values["protocol"]
+    for name in ("results", "registry", "reference", "binary"):
+        if not isinstance(values[name], str) or not values[name]:
+            raise ConfigurationError(f"{name} is {values[name]!r}; give a path, in quotes if it is a number")
+    if ":" not in values["reference"]:
+        raise ConfigurationError(f"reference is {values['reference']!r}; give module:function")
+    _check_protocol(values["protocol"])
+    _check_surroundings(values["launch"], values["machine"])
+    seconds(values["budget"], "budget")
+
+
+def _check_protocol(protocol: dict[str, Any]) -> None:
     for name in ("rounds", "warmup_steps", "blocks", "steps_per_block"):
-        least = 2 if name == "steps_per_block" else 1
-        if not _is_integer(protocol[name]) or protocol[name] < least:
-            raise ConfigurationError(f"protocol.{name} is {protocol[name]!r}; give a whole number, at least {least}")
+        _integer(f"protocol.{name}", protocol[name], 2 if name == "steps_per_block" else 1, optional=False)
     for name in ("warmup_seconds", "max_block_seconds"):
         if not _is_number(protocol[name]) or protocol[name] < 0:
             raise ConfigurationError(f"protocol.{name} is {protocol[name]!r}; give seconds, 0 or more")
-    seconds(values["budget"], "budget")
+
+
+def _check_surroundings(launch: dict[str, Any], machine: dict[str, Any]) -> None:
+    if launch["nodes"] != 1:
+        raise ConfigurationError(f"launch.nodes is {launch['nodes']!r}; launching across machines is not implemented")
+    deadline, grace = launch["deadline_seconds"], launch["grace_seconds"]
+    if deadline is not None and not (_is_number(deadline) and deadline > 0):
+        raise ConfigurationError(f"launch.deadline_seconds is {deadline!r}; give seconds above 0, or null")
+    if not _is_number(grace) or grace < 0:
+        raise ConfigurationError(f"launch.grace_seconds is {grace!r}; give seconds, 0 or more")
+    for name in ("cores", "memory_bytes"):
+        _integer(f"machine.{name}", machine[name], 1)
+    folder, lock_folder = machine["name"], machine["lock_folder"]
+    if folder is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", str(folder)):
+        raise ConfigurationError(f"machine.name is {folder!r}; it names a folder: letters, digits, dots and hyphens")
+    if lock_folder is not None and not isinstance(lock_folder, str):
+        raise ConfigurationError(f"machine.lock_folder is {lock_folder!r}; give a path")
 
 
 def _names(values: dict[str, Any], field: str, known: Sequence[str]) -> None:
@@ -188,12 +222,17 @@ def _integers(field: str, given: Any, least: int) -> None:
         raise ConfigurationError(f"{field} is {given!r}; give a list of whole numbers from {least} up, such as [256]")
 
 
+def _integer(field: str, value: Any, least: int, optional: bool = True) -> None:
+    if not (value is None and optional) and not (_is_integer(value) and value >= least):
+        raise ConfigurationError(f"{field} is {value!r}; give a whole number, at least {least}")
+
+
 def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def seconds(value: Any, field: str) -> float | None:

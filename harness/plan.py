@@ -40,7 +40,7 @@ class Planned:
         """Whether a run that ends with this status is as it should be."""
         if status == "unsupported" or (status == "out_of_memory" and self.expects_out_of_memory):
             return True
-        return status == self.variant.expected_status
+        return status == self.variant.expected_status(self.case.state)
 
     def total_seconds(self, rounds: int) -> float:
         """Predicted seconds of the check and all rounds."""
@@ -54,6 +54,8 @@ class Planned:
 def apply_overrides(machine: Machine, settings: dict) -> Machine:
     """The machine with `configs/machine` applied."""
     given = {name: settings[name] for name in ("name", "cores", "memory_bytes") if settings.get(name) is not None}
+    if "name" in given:
+        given["name"] = str(given["name"])  # a folder's name may look like a number
     return dataclasses.replace(machine, **given)
 
 
@@ -71,14 +73,14 @@ def enumerate_cases(configuration: Configuration, machine: Machine) -> list[Plan
     registry = systems.load(configuration.path("registry"))
     chosen = systems.select(registry, configuration.systems, configuration.losses)
     support = Support(machine, configuration.path("binary"), configuration.launch["nodes"])
-    planned = []
+    planned: dict[str, Planned] = {}  # by case id: what is asked for twice is measured once
     for nodes, world_size in _worlds(configuration, machine, device):
         for state in configuration.states:
             for rows in configuration.rows or _no("rows"):
                 for system, variant in chosen:
                     case = _case(configuration, system, variant, device, nodes, world_size, state, rows)
-                    planned.append(plan_case(case, system, variant, configuration.protocol, machine, support))
-    return planned
+                    planned[case.case_id] = plan_case(case, system, variant, configuration.protocol, machine, support)
+    return list(planned.values())
 
 
 def _no(field: str):
@@ -132,7 +134,7 @@ def plan_case(
     case: Case, system: System, variant: Variant, protocol: dict, machine: Machine, support: Support
 ) -> Planned:
     """One case with predictions and, where it cannot run here, the reason."""
-    predict = system.predict
+    predict = system.predict | variant.predict
     try:
         step = cost.predict_seconds(case, predict)
         needed = cost.predict_bytes(case, predict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, TextIO
 
 from harness.plan import duration, size
@@ -84,8 +84,12 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
                 status,
             )
         )
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header) - 1)]
-    numeric = {2, 3, 5}
+    return align(lines, numeric={2, 3, 5})
+
+
+def align(lines: Sequence[Sequence[str]], numeric: Set[int]) -> str:
+    """Lines of cells in columns, those of `numeric` to the right; the last column runs free."""
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]) - 1)]
     text = []
     for line in lines:
         cells = [

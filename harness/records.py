@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 SCHEMA_VERSION = 1
@@ -72,6 +72,37 @@ COLUMNS = (
 )
 REQUIRED = COLUMNS[: COLUMNS.index("case_id")]
 
+CAPACITY_VERSION = 1
+CAPACITY_STATUSES = (
+    "ok",  # both endpoints found and launched again
+    "ceiling_reached",  # every R up to the ceiling fits
+    "timeout",  # a launch was longer than its limit: memory was not what ended the search
+    "time_limit_reached",  # of the whole command
+    "interrupted",
+    "unsupported",
+    "out_of_memory",  # this and the following: no R fits, and how the smallest tried one ended
+    "crashed",
+    "nonfinite",
+)
+# capacity.csv: one row per system, variant and place. Rows are R per rank, bytes are per rank.
+CAPACITY_COLUMNS = (
+    *"schema_version run_id system loss variant state dims prefixes dtype gradient_dtype labels self_pairs".split(),
+    *"world_size nodes device threads status reason".split(),
+    "largest_rows",  # the largest R that fits, its launches, and how many of them fitted
+    "largest_launches",
+    "largest_fitted",
+    *"allocated_peak_bytes step_peak_bytes device_used_bytes".split(),  # the highest of those launches
+    "predicted_bytes",  # by the system's formula at that R
+    "limit_bytes",  # what counts as fitting
+    "failing_rows",  # the smallest R that does not fit, its launches, how many of them failed, and how
+    "failing_launches",
+    "failing_failed",
+    "failing_outcome",
+    "failing_reason",
+    "predicted_rows",  # the largest R that fits by the formula
+    *"launches seconds device_name system_version git_revision environment_file".split(),
+)
+
 
 class RecordError(ValueError):
     """A CSV that cannot be read as results; the message names the file and the column."""
@@ -88,7 +119,15 @@ def read_rows(path: str | os.PathLike) -> list[dict[str, str]]:
     Raises RecordError when the header lacks a required column, has an unknown or repeated one, when a row is torn, or
     when the schema version is newer than this code.
     """
-    path = Path(path)
+    return [_migrate(row) for row in _read(Path(path), COLUMNS, REQUIRED, SCHEMA_VERSION)]
+
+
+def read_capacity(path: str | os.PathLike) -> list[dict[str, str]]:
+    """All rows of a capacity.csv as text. Raises RecordError as `read_rows` does."""
+    return _read(Path(path), CAPACITY_COLUMNS, CAPACITY_COLUMNS, CAPACITY_VERSION)
+
+
+def _read(path: Path, columns: Sequence[str], required: Sequence[str], version: int) -> list[dict[str, str]]:
     try:
         text = path.read_text(encoding="utf-8", errors="strict")
     except (OSError, UnicodeDecodeError) as problem:
@@ -97,11 +136,11 @@ def read_rows(path: str | os.PathLike) -> list[dict[str, str]]:
     header = next(reader, None)
     if header is None:
         raise RecordError(f"{path}: empty file, no header")
-    for name in REQUIRED:
+    for name in required:
         if name not in header:
             raise RecordError(f"{path}: column {name!r} is missing from the header")
     for name in header:
-        if name not in COLUMNS:
+        if name not in columns:
             raise RecordError(f"{path}: column {name!r} is not one of this schema's")
         if header.count(name) > 1:
             raise RecordError(f"{path}: column {name!r} stands twice in the header")
@@ -109,26 +148,26 @@ def read_rows(path: str | os.PathLike) -> list[dict[str, str]]:
     for number, cells in enumerate(reader, start=2):
         if len(cells) != len(header):
             raise RecordError(f"{path}: line {number} has {len(cells)} cells, the header {len(header)}")
-        row = dict.fromkeys(COLUMNS, "") | dict(zip(header, cells, strict=True))
-        if not row["schema_version"].isdigit() or not 1 <= int(row["schema_version"]) <= SCHEMA_VERSION:
+        row = dict.fromkeys(columns, "") | dict(zip(header, cells, strict=True))
+        if not row["schema_version"].isdigit() or not 1 <= int(row["schema_version"]) <= version:
             raise RecordError(
                 f"{path}: line {number}, column 'schema_version' is {row['schema_version']!r}; "
-                f"this version reads 1 to {SCHEMA_VERSION}"
+                f"this version reads 1 to {version}"
             )
-        rows.append(_migrate(row))
+        rows.append(row)
     return rows
 
 
-def format_rows(rows: Iterable[Mapping[str, object]]) -> str:
+def format_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str] = COLUMNS) -> str:
     """CSV text of rows. Unknown keys raise KeyError; missing ones and None become empty cells."""
     out = io.StringIO(newline="")
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(columns)
     for row in rows:
         for name in row:
-            if name not in COLUMNS:
+            if name not in columns:
                 raise KeyError(name)
-        writer.writerow([_cell(row.get(name)) for name in COLUMNS])
+        writer.writerow([_cell(row.get(name)) for name in columns])
     return out.getvalue()
 
 
@@ -147,6 +186,11 @@ def _cell(value: object) -> str:
 def write_rows(path: str | os.PathLike, rows: Iterable[Mapping[str, object]]) -> None:
     """Replace `path` with these rows, atomically: a reader sees the old file or the new one, also after a crash."""
     write_atomically(path, format_rows(rows).encode())
+
+
+def write_capacity(path: str | os.PathLike, rows: Iterable[Mapping[str, object]]) -> None:
+    """Replace a capacity.csv, atomically as `write_rows` does."""
+    write_atomically(path, format_rows(rows, CAPACITY_COLUMNS).encode())
 
 
 def write_atomically(path: str | os.PathLike, data: bytes) -> None:

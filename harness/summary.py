@@ -104,7 +104,7 @@ def row(
     case = each.case
     result = {"schema_version": records.SCHEMA_VERSION, **common, "case_id": case.case_id}
     result |= {name: getattr(case, name) for name in _CASE_COLUMNS}
-    result["expected_status"] = each.variant.expected_status
+    result["expected_status"] = each.variant.expected_status(case.state)
     if each.unsupported:
         return result | {"status": "unsupported", "reason": each.unsupported}
     if check is not None:

@@ -15,6 +15,7 @@ from harness.machine import Machine
 from harness.systems import System, Variant
 
 MINIMUM_CAPABILITY = 8.0  # bf16 tensor cores
+PROCESS_BYTES = 300 << 20  # of a rank that is a process with PyTorch in it, before any inputs
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Support:
         return (
             self._places(case, system, variant)
             or self._software(case, system)
-            or (self._cuda(case, system) if case.device == "cuda" else self._memory(case, predicted_bytes))
+            or (self._cuda(case, system) if case.device == "cuda" else self._memory(case, system, predicted_bytes))
         )
 
     def _places(self, case: Case, system: System, variant: Variant) -> str | None:
@@ -74,9 +75,10 @@ class Support:
                 return f"{gpu.name} has compute capability {gpu.capability}, {system.name} needs {least}"
         return None
 
-    def _memory(self, case: Case, predicted_bytes: int | None) -> str | None:
+    def _memory(self, case: Case, system: System, predicted_bytes: int | None) -> str | None:
         """On CPU an allocation that is too large takes the machine down with it, so the prediction decides."""
-        needed = (predicted_bytes or 0) * (case.world_size // case.nodes)
+        process_bytes = PROCESS_BYTES if system.launcher == "torchrun" else 0
+        needed = ((predicted_bytes or 0) + process_bytes) * (case.world_size // case.nodes)
         if needed <= self.machine.memory_bytes:
             return None
         gib = 1 << 30

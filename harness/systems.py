@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.cases import LOSSES, STATUSES, ConfigurationError
+from harness.cases import LOSSES, STATES, STATUSES, ConfigurationError
+from harness.cost import PREDICT_KEYS
 
 LAUNCHERS = ("torchrun", "single", "native", "published")
 _KEYS = (
@@ -21,18 +23,24 @@ _KEYS = (
     "variants",
     "predict",
 )
-_VARIANT_KEYS = ("loss", "options", "expected_status", "world_sizes")
+_VARIANT_KEYS = ("loss", "options", "expected_status", "world_sizes", "predict")
+DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run a system. `world_sizes` None means any number of ranks."""
+    """One way to run a system. `world_sizes` None means any number of ranks; `predict` overrides the system's keys."""
 
     name: str
     loss: str
     options: dict[str, Any] = field(default_factory=dict)
-    expected_status: str = "ok"
+    expected_statuses: Mapping[str, str] = field(default_factory=dict)  # by state; a state that is absent expects ok
     world_sizes: tuple[int, ...] | None = None
+    predict: Mapping[str, float] = field(default_factory=dict)
+
+    def expected_status(self, state: str) -> str:
+        """The status that a case of this state should end with."""
+        return self.expected_statuses.get(state, "ok")
 
 
 @dataclass(frozen=True)
@@ -84,35 +92,78 @@ def _system(path: Path, data: Any) -> System:
         raise ConfigurationError(f"{path}: launcher is {launcher!r}; known: {', '.join(LAUNCHERS)}")
     if launcher in ("torchrun", "single") and ":" not in str(data.get("target")):
         raise ConfigurationError(f"{path}: target is {data.get('target')!r}; give module:Class")
-    variants = {name: _variant(path, name, value) for name, value in (data.get("variants") or {}).items()}
+    variants = _typed(path, "variants", data, dict)
     return System(
         name=path.stem,
         target=data.get("target"),
         launcher=launcher,
-        requires=tuple(data.get("requires") or ()),
+        requires=tuple(_typed(path, "requires", data, list)),
         package=data.get("package"),
-        devices=tuple(data.get("devices") or ("cpu", "cuda")),
-        minimum_capability=float(data.get("minimum_capability") or 8.0),
-        variants=variants,
-        predict=dict(data.get("predict") or {}),
+        devices=_devices(path, data),
+        minimum_capability=_number(path, "minimum_capability", data.get("minimum_capability", 8.0)),
+        variants={str(name): _variant(f"{path}: variant {name!r}", str(name), each) for name, each in variants.items()},
+        predict=_predict(path, data),
     )
 
 
-def _variant(path: Path, name: str, data: Any) -> Variant:
-    where = f"{path}: variant {name!r}"
+def _variant(where: str, name: str, data: Any) -> Variant:
     if not isinstance(data, dict) or data.get("loss") not in LOSSES:
         loss = data.get("loss") if isinstance(data, dict) else data
         raise ConfigurationError(f"{where} has loss {loss!r}; known: {', '.join(LOSSES)}")
     for key in data:
         if key not in _VARIANT_KEYS:
             raise ConfigurationError(f"{where} has an unknown key {key!r}; known: {', '.join(_VARIANT_KEYS)}")
-    expected = data.get("expected_status") or "ok"
-    if expected not in STATUSES:
-        raise ConfigurationError(f"{where} expects status {expected!r}; known: {', '.join(STATUSES)}")
-    world_sizes = data.get("world_sizes")
-    return Variant(
-        name, data["loss"], dict(data.get("options") or {}), expected, tuple(world_sizes) if world_sizes else None
-    )
+    sizes = data.get("world_sizes")
+    if sizes is not None and not (isinstance(sizes, list) and all(type(size) is int and size > 0 for size in sizes)):
+        raise ConfigurationError(f"{where}: world_sizes is {sizes!r}; give a list of whole numbers, or null for any")
+    options, expected = _typed(where, "options", data, dict), _expected(where, data.get("expected_status"))
+    return Variant(name, data["loss"], options, expected, tuple(sizes) if sizes else None, _predict(where, data))
+
+
+def _expected(where: str, given: Any) -> dict[str, str]:
+    """`expected_status` by state: one status stands for every state, a mapping for the states that it names."""
+    by_state = given if isinstance(given, dict) else dict.fromkeys(STATES, given or "ok")
+    for state, status in by_state.items():
+        if state not in STATES:
+            raise ConfigurationError(f"{where} expects a status in state {state!r}; known: {', '.join(STATES)}")
+        if status not in STATUSES:
+            raise ConfigurationError(f"{where} expects status {status!r}; known: {', '.join(STATUSES)}")
+    return by_state
+
+
+def _predict(where: Path | str, data: Mapping[str, Any]) -> dict[str, float]:
+    predict = _typed(where, "predict", data, dict)
+    for key in predict:
+        if key not in PREDICT_KEYS:
+            raise ConfigurationError(f"{where}: predict has an unknown key {key!r}; known: {', '.join(PREDICT_KEYS)}")
+    return {key: _number(where, f"predict.{key}", value) for key, value in predict.items()}
+
+
+def _devices(path: Path, data: Mapping[str, Any]) -> tuple[str, ...]:
+    devices = _typed(path, "devices", data, list) or list(DEVICES)
+    for device in devices:
+        if device not in DEVICES:
+            raise ConfigurationError(f"{path}: devices holds {device!r}; known: {', '.join(DEVICES)}")
+    return tuple(devices)
+
+
+def _typed(where: Path | str, key: str, data: Mapping[str, Any], kind: type) -> Any:
+    """A list or mapping of the file; absent or null is an empty one. Raises ConfigurationError for anything else."""
+    value = kind() if data.get(key) is None else data[key]
+    if not isinstance(value, kind):
+        raise ConfigurationError(f"{where}: {key} is {value!r}; give a {'list' if kind is list else 'mapping'}")
+    return value
+
+
+def _number(where: Path | str, key: str, value: Any) -> float:
+    """A number; YAML takes `1e5` for text, so text that reads as one is accepted."""
+    try:
+        number = float("" if isinstance(value, bool) else value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise ConfigurationError(f"{where}: {key} is {value!r}; give a number, 0 or more")
+    return number
 
 
 def select(

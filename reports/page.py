@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reports import claims, measured, published
+from reports import capacity, claims, measured, published
 from reports.store import Results, Run
 from reports.table import Table, prose
 
@@ -51,6 +51,9 @@ def sections(results: Results) -> list[Section]:
         )
     ]
     found += [_run_section(run) for run in results.runs]
+    if results.capacities:
+        tables = tuple(capacity.largest_batch(each) for each in results.capacities)
+        found.append(Section("largest-batch", "The largest batch each system holds", "Largest batch", (), tables))
     found += [
         Section(
             "claims",

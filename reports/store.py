@@ -1,4 +1,5 @@
-"""Reads `results/`: published figures, and the newest complete measured run per machine, campaign and protocol.
+"""Reads `results/`: published figures, the newest complete measured run per machine, campaign and protocol, and the
+newest complete search for the largest batch per machine.
 
 Nothing is computed here. What cannot be read raises ResultsError, one line that names the file and the column.
 """
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cases import STATUSES
-from harness.records import RecordError, read_rows
+from harness.records import CAPACITY_STATUSES, RecordError, read_capacity, read_rows
 
 Row = Mapping[str, str]
 
@@ -84,6 +85,15 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Capacity:
+    """One search for the largest batches: `results/measured/<machine>/capacity/<run_id>/capacity.csv`."""
+
+    machine: str
+    run_id: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
 class Results:
     """Everything a report may say. `literature`: rows by file stem. `passed_over`: runs that are not shown, and why."""
 
@@ -94,6 +104,7 @@ class Results:
     claims: tuple[Row, ...]
     runs: tuple[Run, ...]
     passed_over: tuple[str, ...]
+    capacities: tuple[Capacity, ...] = ()
 
     @property
     def article(self) -> Run:
@@ -114,6 +125,7 @@ def load(folder: Path) -> Results:
         path.stem: _records(path) for path in sorted(published.glob("*.csv")) if path.name not in (*FACTS, LOSS_STEP)
     }
     runs, passed_over = _measured(folder / "measured")
+    capacities, searches_passed_over = _capacities(folder / "measured")
     return Results(
         loss_step=_records(published / LOSS_STEP),
         literature=records,
@@ -121,7 +133,8 @@ def load(folder: Path) -> Results:
         domains=facts["article_scale_up_domains.csv"],
         claims=facts["article_claims.csv"],
         runs=runs,
-        passed_over=passed_over,
+        passed_over=passed_over + searches_passed_over,
+        capacities=capacities,
     )
 
 
@@ -204,6 +217,36 @@ def _measured(folder: Path) -> tuple[tuple[Run, ...], tuple[str, ...]]:
         if older:
             passed_over.append(f"{older.machine}/{older.campaign}/{older.run_id}: a newer run is shown")
     return tuple(newest[key] for key in sorted(newest)), tuple(passed_over)
+
+
+def _capacities(folder: Path) -> tuple[tuple[Capacity, ...], tuple[str, ...]]:
+    """The newest complete search of each machine, and one line for each that is not shown."""
+    newest: dict[str, Capacity] = {}
+    passed_over = []
+    for path in sorted(folder.glob("*/capacity/*/capacity.csv")):
+        machine, run_id = path.parts[-4], path.parts[-2]
+        rows = _capacity_rows(path)
+        if _environment(path.with_name("environment.json")).get("finished") is False:
+            passed_over.append(f"{machine}/capacity/{run_id}: not finished")
+            continue
+        if machine in newest:
+            passed_over.append(f"{machine}/capacity/{newest[machine].run_id}: a newer run is shown")
+        newest[machine] = Capacity(machine, run_id, rows)
+    return tuple(newest[machine] for machine in sorted(newest)), tuple(passed_over)
+
+
+def _capacity_rows(path: Path) -> tuple[Row, ...]:
+    try:
+        rows = read_capacity(path)
+    except RecordError as problem:
+        raise ResultsError(str(problem)) from None
+    for line, row in enumerate(rows, start=2):
+        if row["status"] not in CAPACITY_STATUSES:
+            raise ResultsError(f"{path}: line {line}, column 'status' is {row['status']!r}, which is none")
+        for column in ("world_size", "largest_rows", "failing_rows", "predicted_bytes", "limit_bytes", *_BYTES):
+            if (row[column] or column == "world_size") and not _is_number(row[column], whole=True):
+                raise ResultsError(f"{path}: line {line}, column {column!r} is {row[column]!r}, not a number")
+    return tuple(rows)
 
 
 def _run(path: Path) -> Run:

@@ -77,12 +77,32 @@ def test_a_changed_protocol_is_custom_but_rounds_may_vary():
         ("rows", "not an override"),
         ("+rows=[1]", "not an override"),
         ("prefix_weights=3", "prefix_weights"),
+        ("prefix_weights=[1,1,1,1,nan]", "give a list of numbers"),
+        ("protocol.warmup_seconds=inf", "seconds"),
+        ("states=null", "states is null"),
+        ("prefixes=null", "prefixes is null"),
+        ("results=5", "results is 5; give a path"),
+        ("binary=null", "binary is None; give a path"),
+        ("reference=oracle", "give module:function"),
+        ("launch.nodes=2", "not implemented"),
+        ("launch.deadline_seconds=0", "above 0"),
+        ("launch.grace_seconds=null", "seconds"),
+        ("machine.name=../elsewhere", "names a folder"),
+        ("machine.cores=0", "machine.cores is 0"),
+        ("machine.memory_bytes=24G", "machine.memory_bytes is '24G'"),
+        ("machine.lock_folder=5", "give a path"),
     ],
 )
 def test_bad_input_is_one_line_with_the_way_out(override, words):
     with pytest.raises(ConfigurationError, match=words) as caught:
         configuration.compose([override])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("override", ["on_cpu=5", "on_cpu.rows=[a]", "on_cpu.rows=[0]"])
+def test_what_fills_empty_fields_is_checked_too(override):
+    with pytest.raises(ConfigurationError, match="on_cpu is 5|rows is "):
+        configuration.compose([override]).for_device("cpu")
 
 
 @pytest.mark.parametrize(

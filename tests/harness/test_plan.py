@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from harness import configuration, plan, support
+from harness import configuration, plan, summary, support
 from harness.cases import ConfigurationError
 from harness.machine import Gpu, Machine
 
@@ -31,6 +31,11 @@ def test_the_matrix_is_the_product_of_what_is_asked(two_devices):
     assert len({each.case.case_id for each in found}) == 16
     states = {(each.case.state, each.case.scale, each.case.bias) for each in found}
     assert states == {("init", 10.0, -10.0), ("trained", 100.0, -10.0)}
+
+
+def test_what_is_asked_for_twice_is_measured_once(two_devices):
+    found = planned(two_devices, CPU, "rows=[16,16]", "states=[init,init]", "nodes=[1,1]")
+    assert sorted(each.case.variant for each in found) == ["other", "plain"]
 
 
 def test_the_article_is_one_and_two_boxes_of_eight(two_devices):
@@ -100,6 +105,12 @@ def test_the_native_binary_is_asked(bench, script, reason):
 def test_main_memory_is_not_overrun(two_devices):
     huge = planned(two_devices, CPU, "rows=[65536]")  # 12 bytes a cell by the probe's YAML: 48 GiB
     assert {each.unsupported.partition(",")[0] for each in huge} == {"predicted to need 49.5 GiB"}
+    many = planned(two_devices, CPU, "rows=[1]", "world_sizes=[1000]")
+    assert {each.unsupported for each in many} == {None}, "one process that drives all devices"
+    two_devices.system("probe", {"plain": {}}, launcher="torchrun")
+    (many,) = planned(two_devices, CPU, "rows=[1]", "world_sizes=[1000]")
+    assert many.unsupported.startswith("predicted to need 293.0 GiB"), "1000 processes of 300 MiB"
+    two_devices.system("probe", {"plain": {}}, devices=["cpu", "cuda"])
     on_gpu = planned(two_devices, dataclasses.replace(CPU, gpus=(H200,)), "rows=[131072]")
     assert all(each.unsupported is None and each.expects_out_of_memory for each in on_gpu), "a GPU says so itself"
     assert on_gpu[0].expected("out_of_memory") and not on_gpu[0].expected("crashed")
@@ -111,6 +122,25 @@ def test_only_surprises_fail_a_run(bench):
     assert right.expected("ok") and right.expected("unsupported")
     assert not any(right.expected(status) for status in ("wrong", "timeout", "out_of_memory", "crashed"))
     assert trap.expected("wrong") and not trap.expected("ok")
+
+
+def test_an_expected_status_may_depend_on_the_state(bench):
+    bench.system("probe", {"a": {"loss": "info_nce", "expected_status": {"trained": "wrong"}}})
+    init, trained = planned(bench, CPU, "rows=[8]", "states=[init,trained]")
+    assert init.expected("ok") and not init.expected("wrong")
+    assert trained.expected("wrong") and not trained.expected("ok")
+    assert [summary.row(each, None, [], {}, 1, "stopped")["expected_status"] for each in (init, trained)] == [
+        "ok",
+        "wrong",
+    ]
+
+
+def test_a_variant_overrides_predictions_of_its_system(bench):
+    slow = {"loss": "info_nce", "predict": {"startup_seconds": 40.0}}
+    bench.system("probe", {"plain": {"loss": "info_nce"}, "slow": slow})
+    plain, slow = planned(bench, CPU, "rows=[8]")
+    assert slow.launch_seconds - plain.launch_seconds == pytest.approx(40.0 - 0.4), "0.4 is the system's own"
+    assert slow.rank_bytes == plain.rank_bytes, "what a variant leaves out stays the system's"
 
 
 def test_the_budget_drops_the_longest_first(two_devices):

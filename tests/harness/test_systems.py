@@ -38,6 +38,18 @@ def test_the_repository_s_own_registry_loads():
         ({"variants": {"a": None}}, "variant 'a'"),
         ({"variants": {"a": {"loss": "info_nce", "speed": 1}}}, "unknown key 'speed'"),
         ({"variants": {"a": {"loss": "info_nce", "expected_status": "fine"}}}, "expects status 'fine'; known: ok"),
+        ({"variants": {"a": {"loss": "info_nce", "expected_status": {"init": "no"}}}}, "expects status 'no'; known"),
+        ({"variants": {"a": {"loss": "info_nce", "expected_status": {"x": "ok"}}}}, "state 'x'; known: init, trained"),
+        ({"variants": {"a": {"loss": "info_nce", "world_sizes": 2}}}, "world_sizes is 2; give a list"),
+        ({"variants": {"a": {"loss": "info_nce", "world_sizes": [0]}}}, r"world_sizes is \[0\]"),
+        ({"variants": {"a": {"loss": "info_nce", "options": ["x"]}}}, r"options is \['x'\]; give a mapping"),
+        ({"variants": {"a": {"loss": "info_nce", "predict": {"speed": 1}}}}, "unknown key 'speed'; known: bytes_per"),
+        ({"variants": ["a"]}, "variants is .*; give a mapping"),
+        ({"requires": "torch"}, "requires is 'torch'; give a list"),
+        ({"devices": ["gpu"]}, "devices holds 'gpu'; known: cpu, cuda"),
+        ({"minimum_capability": "ampere"}, "minimum_capability is 'ampere'; give a number"),
+        ({"predict": {"bytes_per_cell": "many"}}, "predict.bytes_per_cell is 'many'; give a number"),
+        ({"predict": {"bytes_per_cell": -1}}, "predict.bytes_per_cell is -1; give a number, 0 or more"),
     ],
 )
 def test_a_bad_file_is_one_line_that_names_it(tmp_path, change, words):

@@ -1,0 +1,286 @@
+// The sm90 engine's host side: checks the problem, lays out scratch, launches a step. Nothing here waits for the device, so that a
+// step captures into a graph.
+#pragma once
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+#include <cuda_runtime.h>
+
+#include "scaling_contrasts/sm90/finish.cuh"
+#include "scaling_contrasts/sm90/prepare.cuh"
+#include "scaling_contrasts/sm90/step.cuh"
+
+namespace scaling_contrasts {
+
+/// What one GPU is asked to compute.
+struct gpu_problem_t {
+    loss_t loss = loss_t::one_set_sigmoid_k;
+    uint32_t rows = 0, live = 0, dims = 0;          ///< of this GPU: rows, those that count, columns
+    uint32_t prefix_count = 0;
+    uint32_t prefixes[max_prefixes_k] = {};
+    float prefix_weights[max_prefixes_k] = {};
+    bool self_pairs = false;
+    bool fp32_gradients = false;
+    uint64_t total_live = 0;                        ///< n over all GPUs
+    uint32_t candidate_rows = 0;                    ///< most rows of a foreign block; 0: there are none
+};
+
+/// Settings that change speed, never results.
+struct sm90_tuning_t {
+    int wide = 2;           ///< strips of 1024 candidates in a superblock
+    int ring = 3;           ///< superblocks of weights in memory
+    int lag = 1;            ///< superblocks that the gradient lags behind
+    bool interleave = false; ///< score and gradient items alternate
+    bool general = false;   ///< take the general path for the article's ladder, too (tests)
+};
+
+/// A status and what to say about it; `message` is empty when all is well.
+struct gpu_status_t {
+    status_t status = status_t::ok_k;
+    std::string message;
+    explicit operator bool() const { return status == status_t::ok_k; }
+};
+
+class sm90_engine_t {
+  public:
+    /// Bytes of device memory that construct() expects. 0: the problem is not one that this engine solves.
+    static size_t scratch_bytes(gpu_problem_t const& problem, sm90_tuning_t const& tuning = {}) {
+        sm90_engine_t probe;
+        if (!probe.plan(problem, tuning)) return 0;
+        return probe.lay_out(nullptr);
+    }
+
+    /// `scratch`: scratch_bytes() of device memory, 256-byte aligned; stays the caller's.
+    gpu_status_t construct(gpu_problem_t const& problem, void* scratch, sm90_tuning_t const& tuning = {}) {
+        if (auto s = plan(problem, tuning); !s) return s;
+        lay_out(static_cast<uint8_t*>(scratch));
+        int device = 0, major = 0;
+        if (auto s = check(cudaGetDevice(&device), "cudaGetDevice"); !s) return s;
+        if (auto s = check(cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute"); !s) return s;
+        if (auto s = check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute"); !s) return s;
+        if (major != 9) return {status_t::unsupported_k, "the sm90 engine needs a GPU of compute capability 9.0"};
+        void* function = nullptr;
+        cudaDriverEntryPointQueryResult found;
+        if (auto s = check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found), "cuTensorMapEncodeTiled"); !s) return s;
+        if (found != cudaDriverEntryPointSuccess) return {status_t::unsupported_k, "the driver has no cuTensorMapEncodeTiled"};
+        encode_ = reinterpret_cast<decltype(encode_)>(function);
+        if (auto s = check(cudaFuncSetAttribute(sm90::step_kernel<true>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes(true)), "cudaFuncSetAttribute"); !s) return s;
+        return check(cudaFuncSetAttribute(sm90::step_kernel<false>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes(false)), "cudaFuncSetAttribute");
+    }
+
+    /// Starts a step. `labels` may be null: every row its own group. `scale` and `bias` are read on the device, in every step.
+    gpu_status_t begin(void const* embeddings, int32_t const* labels, int64_t first_row, float const* scale, float const* bias, cudaStream_t stream) {
+        a_.x = static_cast<__nv_bfloat16 const*>(embeddings);
+        a_.t = scale;
+        a_.b = bias;
+        a_.first_row = first_row;
+        scored_ = false;
+        if (auto s = map(row_map_, a_.x, a_.row.live, 128, 1); !s) return s;
+        if (auto s = map(row_slab_map_, a_.x, a_.row.live, 64, 4); !s) return s;
+        if (auto s = map(row_half_map_, a_.x, a_.row.live, 64, 2); !s) return s;
+        if (auto s = check(cudaMemsetAsync(a_.finished, 0, sizeof(uint32_t), stream), "cudaMemsetAsync"); !s) return s;
+        return prepare(a_.x, labels, a_.row.live, first_row, row_records_, a_.row.blocks, true, stream);
+    }
+
+    /// Scores this GPU's rows against a block of candidates; `own`: the block is those rows. Own rows' gradients alone are summed.
+    gpu_status_t score(void const* embeddings, int32_t const* labels, uint32_t rows, uint32_t live, int64_t first_row, bool own, cudaStream_t stream) {
+        auto const* x = static_cast<__nv_bfloat16 const*>(embeddings);
+        sm90::params_t a = a_;
+        sm90::maps_t maps;
+        maps.row = row_map_;
+        a.own = own;
+        a.accumulate = scored_;
+        a.column_x = own ? a_.x : x;
+        if (own) {
+            a.column = a.row;
+            maps.column = row_map_;
+            maps.slab = row_slab_map_;
+            maps.half = row_half_map_;
+        } else {
+            if (rows > problem_.candidate_rows) return {status_t::unsupported_k, "a block of candidates is larger than candidate_rows"};
+            a.column = {column_records_, int((live + sm90::tile_k - 1) / sm90::tile_k), int(live)};
+            if (live == 0) return {};
+            if (auto s = map(maps.column, x, live, 128, 1); !s) return s;
+            if (auto s = map(maps.slab, x, live, 64, 4); !s) return s;
+            if (auto s = map(maps.half, x, live, 64, 2); !s) return s;
+            if (auto s = prepare(x, labels, live, first_row, column_records_, a.column.blocks, false, stream); !s) return s;
+        }
+        if (a.row.blocks == 0) return {};
+        plan_superblocks(a);
+        size_t const flags = flag_words(a);
+        if (flags > flag_words_) return {status_t::unsupported_k, "a block of candidates needs more flags than were laid out"};
+        a.scored = a.next_item + 4;
+        a.consumed = a.scored + a.superblocks;
+        a.turn = a.consumed + a.superblocks;
+        if (auto s = check(cudaMemsetAsync(a.next_item, 0, flags * sizeof(uint32_t), stream), "cudaMemsetAsync"); !s) return s;
+        int const grid = sms_;
+        if (fast_) sm90::step_kernel<true><<<grid, sm90::threads_k, shared_bytes(true), stream>>>(maps, a);
+        else sm90::step_kernel<false><<<grid, sm90::threads_k, shared_bytes(false), stream>>>(maps, a);
+        scored_ = true;
+        return check(cudaGetLastError(), "step_kernel");
+    }
+
+    /// Writes the gradient ([rows][dims], bf16 or fp32) and {loss, dL/dt, dL/db}: this GPU's part of the global mean.
+    /// `scalars_double`, where given, gets the same in double.
+    gpu_status_t finish(void* gradient, float* scalars, cudaStream_t stream, double* scalars_double = nullptr) {
+        sm90::params_t a = a_;
+        if (!fast_) a.residuals = nullptr;
+        a.gradient = gradient;
+        a.scalars = scalars;
+        a.scalars_double = scalars_double;
+        if (a.row.blocks == 0) {
+            if (auto s = check(cudaMemsetAsync(gradient, 0, size_t(a.rows) * a.dims * (a.fp32_gradients ? 4 : 2), stream), "cudaMemsetAsync"); !s) return s;
+            if (scalars_double)
+                if (auto s = check(cudaMemsetAsync(scalars_double, 0, 3 * sizeof(double), stream), "cudaMemsetAsync"); !s) return s;
+            return scalars ? check(cudaMemsetAsync(scalars, 0, 3 * sizeof(float), stream), "cudaMemsetAsync") : gpu_status_t{};
+        }
+        int const covered = std::min(a.row.blocks * sm90::tile_k, a.rows);   // rows past the last live block
+        size_t const row_bytes = size_t(a.dims) * (a.fp32_gradients ? 4 : 2);
+        if (covered < a.rows)
+            if (auto s = check(cudaMemsetAsync(static_cast<uint8_t*>(gradient) + covered * row_bytes, 0, (a.rows - covered) * row_bytes, stream), "cudaMemsetAsync"); !s) return s;
+        sm90::finish_kernel<<<dim3(a.row.blocks, a.tiles * 4), sm90::finish_threads_k, 0, stream>>>(a);
+        return check(cudaGetLastError(), "finish_kernel");
+    }
+
+  private:
+    static gpu_status_t check(cudaError_t error, char const* what) {
+        if (error == cudaSuccess) return {};
+        return {error == cudaErrorMemoryAllocation ? status_t::out_of_memory_k : status_t::crashed_k, std::string(what) + ": " + cudaGetErrorString(error)};
+    }
+    static int shared_bytes(bool fast) { return int(fast ? sizeof(sm90::shared_t<true>) : sizeof(sm90::shared_t<false>)) + 1024; }
+
+    /// Everything that depends on the problem alone.
+    gpu_status_t plan(gpu_problem_t const& p, sm90_tuning_t const& tuning) {
+        auto const refuse = [](char const* why) { return gpu_status_t{status_t::unsupported_k, why}; };
+        if (p.loss != loss_t::one_set_sigmoid_k) return refuse("the sm90 engine has one_set_sigmoid only");
+        if (p.rows < 1 || p.rows > (1u << 22) || p.live > p.rows) return refuse("rows must be 1 to 4194304, and live at most rows");
+        if (p.dims < 64 || p.dims > 4096 || p.dims % 64) return refuse("dims must be a multiple of 64 from 64 to 4096");
+        if (p.prefix_count < 1 || p.prefix_count > uint32_t(max_prefixes_k)) return refuse("1 to 16 prefixes");
+        if (p.total_live < p.live) return refuse("total_live is below live");
+        for (uint32_t i = 0; i < p.prefix_count; ++i) {
+            uint32_t const begin = i ? p.prefixes[i - 1] : 0;
+            if (p.prefixes[i] % 64 || p.prefixes[i] <= begin || p.prefixes[i] > p.dims) return refuse("prefixes must be ascending multiples of 64 up to dims");
+        }
+        problem_ = p;
+        tuning_ = tuning;
+        tuning_.wide = std::max(1, tuning.wide);
+        tuning_.lag = std::max(1, tuning.lag);
+        tuning_.ring = std::max(tuning.ring, tuning_.lag + 1);
+        a_ = {};
+        a_.prefixes = int(p.prefix_count);
+        a_.dims = int(p.dims);
+        a_.columns = int(p.prefixes[p.prefix_count - 1]);
+        a_.weight = p.prefix_weights[0];
+        bool article = p.prefix_count == 5, uniform = true;
+        for (int i = 0; i < a_.prefixes; ++i) {
+            a_.slabs[i] = int(p.prefixes[i] - (i ? p.prefixes[i - 1] : 0)) / sm90::slab_k;
+            a_.omega[i] = p.prefix_weights[i] / p.prefix_weights[0];
+            article = article && p.prefixes[i] == 64u << i;
+            uniform = uniform && p.prefix_weights[i] == p.prefix_weights[0];
+        }
+        if (!(p.prefix_weights[0] > 0)) return refuse("the first prefix needs a positive weight");
+        fast_ = article && uniform && !tuning.general;
+        if (fast_) {
+            a_.programs = 5;
+            a_.tiles = 4;
+            a_.program[0] = {4, 512, 256, 1};
+            a_.program[1] = {4, 768, 256, 2};
+            a_.program[2] = {3, 256, 256, 3};
+            a_.program[3] = {sm90::left_k, 0, 128, 0};
+            a_.program[4] = {sm90::right_k, 128, 128, 0};
+        } else {
+            for (int band = 0; band < a_.prefixes; ++band)
+                for (int column = band ? int(p.prefixes[band - 1]) : 0; column < int(p.prefixes[band]); column += sm90::piece_k)
+                    a_.program[a_.programs] = {int16_t(band), int16_t(column), int16_t(std::min(sm90::piece_k, int(p.prefixes[band]) - column)), int16_t(a_.programs)}, ++a_.programs;
+            a_.tiles = a_.programs;
+        }
+        for (int i = 0; i < a_.programs; ++i) a_.tile_program[a_.program[i].tile] = uint8_t(i);
+        a_.rows_everywhere = double(p.total_live);
+        a_.self_pairs = p.self_pairs;
+        a_.fp32_gradients = p.fp32_gradients;
+        a_.rows = int(p.rows);
+        a_.row.live = int(p.live);
+        a_.row.blocks = int((p.live + sm90::tile_k - 1) / sm90::tile_k);
+        a_.wide = tuning_.wide;
+        a_.ring = tuning_.ring;
+        a_.lag = tuning_.lag;
+        a_.interleave = tuning_.interleave;
+        return {};
+    }
+    void plan_superblocks(sm90::params_t& a) const {
+        a.strips_i = (a.row.blocks + sm90::strip_k - 1) / sm90::strip_k;
+        a.strips_j = (a.column.blocks + sm90::strip_k - 1) / sm90::strip_k;
+        a.superblocks = 0;
+        for (int i = 0; i < a.strips_i; ++i) a.superblocks += (a.strips_j - (a.own ? i : 0) + a.wide - 1) / a.wide;
+        a.ring = std::min(a.ring, a.superblocks);
+        a.lag = std::min(a.lag, std::max(1, a.superblocks));
+    }
+    static size_t flag_words(sm90::params_t const& a) { return 4 + size_t(a.superblocks) * 2 + size_t(a.row.blocks) * a.programs * 2; }
+
+    /// Assigns scratch from `base` on; returns its size.
+    size_t lay_out(uint8_t* base) {
+        size_t at = 0;
+        auto const take = [&](auto*& pointer, size_t count) {
+            using element_t = std::remove_reference_t<decltype(*pointer)>;
+            pointer = reinterpret_cast<std::remove_const_t<element_t>*>(base + at);
+            at += (count * sizeof(element_t) + 255) / 256 * 256;
+        };
+        size_t const blocks = size_t(std::max(1, a_.row.blocks)), prefixes = size_t(a_.prefixes);
+        size_t const column_blocks = (problem_.candidate_rows + sm90::tile_k - 1) / sm90::tile_k;
+        take(row_records_, blocks * sm90::record_floats(a_.prefixes));
+        take(column_records_, column_blocks * sm90::record_floats(a_.prefixes));
+        take(a_.s, blocks * prefixes * sm90::tile_k);
+        take(a_.sums, blocks * 2);
+        take(a_.partials, blocks * 3);
+        take(a_.finished, 64);
+        take(a_.residual_count, blocks * sm90::tile_k);
+        take(a_.residuals, blocks * sm90::tile_k * (fast_ ? sm90::residuals_k : 0));
+        take(a_.dx, blocks * a_.tiles * sm90::gradient_tile_k);
+        sm90::params_t own = a_, foreign = a_;
+        own.own = true;
+        own.column.blocks = own.row.blocks;
+        plan_superblocks(own);
+        foreign.column.blocks = int(column_blocks);
+        plan_superblocks(foreign);
+        flag_words_ = std::max(flag_words(own), flag_words(foreign));
+        take(a_.next_item, flag_words_);
+        // tiles of a ring that never wraps need not be whole
+        size_t const superblocks = size_t(std::min(a_.ring, std::max(1, std::max(own.superblocks, foreign.superblocks))));
+        take(a_.weights, superblocks * sm90::strip_k * sm90::strip_k * a_.wide * prefixes * sm90::plane_bytes_k);
+        a_.row.records = row_records_;
+        return at;
+    }
+
+    /// Boxes of `box_rows` rows x `box_chunks` chunks of 64 columns, chunk after chunk.
+    gpu_status_t map(CUtensorMap& out, __nv_bfloat16 const* x, int rows, uint32_t box_rows, uint32_t box_chunks) const {
+        if (rows == 0) return {};
+        bool const flat = box_chunks == 1;
+        cuuint64_t const row_bytes = cuuint64_t(a_.dims) * 2;
+        cuuint64_t const dims[3] = {flat ? cuuint64_t(a_.dims) : 64, cuuint64_t(rows), cuuint64_t(a_.dims / 64)}, strides[2] = {row_bytes, 128};
+        cuuint32_t const box[3] = {64, box_rows, box_chunks}, unit[3] = {1, 1, 1};
+        CUresult const r = encode_(&out, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, flat ? 2 : 3, const_cast<__nv_bfloat16*>(x), dims, strides, box, unit, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        if (r != CUDA_SUCCESS) return {status_t::crashed_k, "cuTensorMapEncodeTiled: error " + std::to_string(int(r)) + " (embeddings must be 16-byte aligned)"};
+        return {};
+    }
+    gpu_status_t prepare(__nv_bfloat16 const* x, int32_t const* labels, int live, int64_t first_row, float* records, int blocks, bool own, cudaStream_t stream) const {
+        if (blocks == 0) return {};
+        sm90::prepare_t p = {x, labels, records, live, a_.dims, a_.prefixes, {}, first_row, own ? a_.s : nullptr, own ? a_.sums : nullptr, own ? a_.residual_count : nullptr};
+        for (int i = 0; i < a_.prefixes; ++i) p.prefix[i] = int(problem_.prefixes[i]);
+        sm90::prepare_kernel<<<blocks * (sm90::tile_k / sm90::prepare_warps_k), sm90::prepare_warps_k * 32, 0, stream>>>(p);
+        return check(cudaGetLastError(), "prepare_kernel");
+    }
+
+    gpu_problem_t problem_;
+    sm90_tuning_t tuning_;
+    sm90::params_t a_ = {};
+    bool fast_ = false, scored_ = false;
+    int sms_ = 0;
+    float *row_records_ = nullptr, *column_records_ = nullptr;
+    size_t flag_words_ = 0;
+    CUtensorMap row_map_ = {}, row_slab_map_ = {}, row_half_map_ = {};
+    decltype(&cuTensorMapEncodeTiled) encode_ = nullptr;
+};
+
+}  // namespace scaling_contrasts

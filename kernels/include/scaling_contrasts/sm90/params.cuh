@@ -1,0 +1,115 @@
+// What the kernels of one step share: layouts in device memory and the arguments that travel in constant memory.
+#pragma once
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cstdint>
+
+#include "scaling_contrasts/types.hpp"
+
+namespace scaling_contrasts::sm90 {
+
+constexpr int tile_k = 128;                        // cells are scored in 128 x 128 tiles; a row block is 128 rows
+constexpr int strip_k = 8;                         // row blocks of a superblock's side
+constexpr int slab_k = 64;                         // columns (score) or rows (gradient) that a pipeline stage holds
+constexpr int plane_bytes_k = tile_k * tile_k * 2; // weights of one tile and band
+constexpr int piece_k = 256;                       // columns of a gradient tile
+constexpr int gradient_tile_k = tile_k * piece_k;  // floats of a gradient tile
+constexpr int max_programs_k = 64;
+constexpr float log2e_k = 1.4426950408889634f, ln2_k = 0.6931471805599453f;
+
+/// One kind of gradient item: 128 rows times columns [column, column + width), weighted by plane `band`, added to a row block's gradient
+/// tile number `tile`. Columns 0-255 of the article's ladder take two items that share a tile: `right` is band 2, `left` bands 1 and 0.
+struct program_t {
+    int16_t band, column, width, tile;
+};
+constexpr int left_k = -1, right_k = -2;
+
+/// Statistics of a row block, one record: [prefix][row] inverse norms, [row] labels, [prefix][permuted row] inverse norms.
+/// A tile's row side reads the first two parts, its column side the last two: one copy each.
+__host__ __device__ constexpr int record_floats(int prefixes) { return (2 * prefixes + 1) * tile_k; }
+/// Where the column side finds column x: a thread's four columns of two 8-column chunks lie side by side.
+__host__ __device__ constexpr int permuted(int x) { return x / 16 * 16 + x % 8 / 2 * 4 + x / 8 % 2 * 2 + x % 2; }
+
+/// One set of rows as scored: their statistics and how many there are.
+struct side_t {
+    float const* records;
+    int blocks;   // row blocks
+    int live;     // rows
+};
+
+/// What rounding to bf16 took from the weights of a positive cell, band by band: added back in fp32 at the end. A row keeps as many as
+/// fit; a row with more positives needs none, since their errors average out.
+struct residual_t {
+    __nv_bfloat16 const* x;   // the other row
+    float band[6];            // five bands
+};
+constexpr int residuals_k = 4, too_many_k = 1 << 16;
+
+struct params_t {
+    // the problem
+    int prefixes, dims, columns;              // P, D, and the last prefix
+    int slabs[max_prefixes_k];                // 64-column slabs of each band
+    float omega[max_prefixes_k];              // weight of each prefix over that of the first
+    float weight;                             // that of the first
+    double rows_everywhere;                   // n
+    bool self_pairs, fp32_gradients;
+    int programs, tiles;                      // gradient items, gradient tiles, of a row block
+    program_t program[max_programs_k];
+    uint8_t tile_program[max_programs_k];     // a program that adds to the tile
+    float const* t;                           // scale and bias, in device memory
+    float const* b;
+    // the rows that get gradients
+    side_t row;
+    int64_t first_row;                        // global number of row 0
+    __nv_bfloat16 const* x;                   // [rows][D]
+    int64_t* s;                               // [row block][prefix][row]: sums of weight times dot product, fixed point
+    int64_t* sums;                            // [row block][2]: loss and sum of sigmoids, fixed point
+    double* partials;                         // [row block][3]
+    uint32_t* finished;                       // row blocks done by the finishing kernel
+    uint32_t* residual_count;                 // [row]
+    residual_t* residuals;                    // [row][residuals_k]
+    float* dx;                                // [row block][tile]: gradient tiles in the order that threads hold them
+    void* gradient;                           // [rows][D]
+    float* scalars;                           // loss, dL/dt, dL/db; or null
+    double* scalars_double;                   // the same; or null
+    int rows;
+    // the block of candidates being scored
+    side_t column;
+    __nv_bfloat16 const* column_x;
+    bool own;                                 // candidates are the rows themselves: only tiles I <= J are scored
+    bool accumulate;                          // dx already holds the share of an earlier block
+    uint8_t* weights;                         // ring of superblocks: [superblock][tile][band][half][row][64], swizzled
+    int wide, ring, lag;                      // strips a superblock spans in J; superblocks in the ring; superblocks the gradient lags
+    bool interleave;                          // score and gradient items of a stage alternate
+    int strips_i, strips_j, superblocks;
+    uint32_t* next_item;                      // work queue
+    uint32_t* scored;                         // [superblock]: halves of tiles stored
+    uint32_t* consumed;                       // [superblock]: halves of gradient tiles that have read their weights
+    uint32_t* turn;                           // [row block][program][warpgroup]: shares added to a gradient tile
+};
+
+/// Scales of the fixed-point sums. Fixed point makes them independent of the order in which tiles finish.
+struct scales_t {
+    float t2, b2;      // scale and bias times log2(e); t2 is never 0, so that weights can carry it
+    float s, sum;      // units per 1 of S and of the loss sums
+};
+__device__ __forceinline__ scales_t scales_of(params_t const& a) {
+    scales_t r;
+    float const t = *a.t, b = *a.b;
+    r.t2 = t * log2e_k;
+    r.b2 = b * log2e_k;
+    if (!(fabsf(r.t2) >= 1e-25f)) r.t2 = 1e-25f;
+    float omega = 0.f;
+    for (int p = 0; p < a.prefixes; ++p) omega += a.omega[p];
+    float const n = fmaxf(float(a.rows_everywhere), 2.f) * omega * 1.01f;
+    r.s = exp2f(fminf(floorf(61.f - log2f(n) - log2f(fabsf(r.t2))), 120.f));
+    r.sum = exp2f(floorf(61.f - log2f(n * tile_k * (fabsf(t) + fabsf(b) + 2.f))));
+    return r;
+}
+
+/// Position of element (row, column) of a tile's plane, in bytes: halves of 64 columns, 128-byte rows, 128-byte swizzle.
+__host__ __device__ constexpr int plane_at(int row, int column) {
+    return column / 64 * (plane_bytes_k / 2) + row * 128 + ((column % 64 / 8 ^ row % 8) * 16) + column % 8 * 2;
+}
+
+}  // namespace scaling_contrasts::sm90

@@ -1,0 +1,72 @@
+// Before scoring: inverse norms of every prefix of every row, labels, and zeroed sums. One warp a row.
+#pragma once
+#include "scaling_contrasts/ptx/math.cuh"
+#include "scaling_contrasts/sm90/params.cuh"
+
+namespace scaling_contrasts::sm90 {
+
+constexpr int prepare_warps_k = 8;
+
+struct prepare_t {
+    __nv_bfloat16 const* x;
+    int32_t const* labels;     // or null: every row its own group
+    float* records;            // see record_floats()
+    int live, dims, prefixes;
+    int prefix[max_prefixes_k];
+    int64_t first_row;
+    int64_t* s;                // zeroed where given
+    int64_t* sums;
+    uint32_t* residual_count;
+};
+
+/// Grid: row blocks * 128 / prepare_warps_k.
+__global__ void __launch_bounds__(prepare_warps_k * 32) prepare_kernel(prepare_t const __grid_constant__ a) {
+    __shared__ float chunk[prepare_warps_k][64];   // squares of 64 columns each
+    int const warp = threadIdx.x / 32, lane = threadIdx.x & 31;
+    int const row = blockIdx.x * prepare_warps_k + warp;
+    int const block = row / tile_k, in_block = row % tile_k;
+    bool const live = row < a.live;
+    int const columns = a.prefix[a.prefixes - 1];
+    if (live) {
+        auto const* x = reinterpret_cast<uint4 const*>(a.x + int64_t(row) * a.dims);
+        auto const squares = [](uint4 v) {
+            uint32_t const word[4] = {v.x, v.y, v.z, v.w};
+            float sum = 0.f;
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                float const lo = ptx::lo_bf16(word[i]), hi = ptx::hi_bf16(word[i]);
+                sum = fmaf(lo, lo, fmaf(hi, hi, sum));
+            }
+            return sum;
+        };
+#pragma unroll 4
+        for (int c = lane; c < (columns + 255) / 256 * 32; c += 32) {
+            float sum = c * 8 < columns ? squares(__ldg(x + c)) : 0.f;
+#pragma unroll
+            for (int m = 1; m < 8; m *= 2) sum += __shfl_xor_sync(~0u, sum, m);
+            if ((lane & 7) == 0) chunk[warp][c / 8] = sum;
+        }
+    }
+    __syncwarp();
+    float* record = a.records + int64_t(block) * record_floats(a.prefixes);
+    if (lane < a.prefixes) {
+        float inv = 0.f;
+        if (live) {
+            float sum = 0.f;
+            for (int c = 0; c < a.prefix[lane] / 64; ++c) sum += chunk[warp][c];
+            float const norm = sqrtf(sum);
+            inv = norm < least_norm_k ? 0.f : 1.f / norm;
+        }
+        record[lane * tile_k + in_block] = inv;
+        record[(a.prefixes + 1 + lane) * tile_k + permuted(in_block)] = inv;
+        if (a.s) a.s[(int64_t(block) * a.prefixes + lane) * tile_k + in_block] = 0;
+    }
+    if (lane == 0) {
+        if (a.residual_count) a.residual_count[row] = 0;
+        int32_t const label = !live ? 0 : a.labels ? a.labels[row] : int32_t(a.first_row + row);
+        record[a.prefixes * tile_k + in_block] = __int_as_float(label);
+    }
+    if (a.sums && in_block == 0 && lane < 2) a.sums[block * 2 + lane] = 0;
+}
+
+}  // namespace scaling_contrasts::sm90

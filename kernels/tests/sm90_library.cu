@@ -1,0 +1,61 @@
+// The sm90 engine behind a C interface, for sm90_bench.py.
+#include <cstdio>
+#include <memory>
+
+#include "scaling_contrasts/sm90/engine.cuh"
+
+using namespace scaling_contrasts;
+
+namespace {
+struct bench_t {
+    sm90_engine_t engine;
+    gpu_problem_t problem;
+};
+int report(gpu_status_t const& s) {
+    if (s) return 0;
+    std::fprintf(stderr, "sm90: %s\n", s.message.c_str());
+    return 1;
+}
+gpu_problem_t article(int rows) {
+    gpu_problem_t p;
+    p.rows = p.live = uint32_t(rows);
+    p.dims = 1024;
+    p.prefix_count = 5;
+    for (int i = 0; i < 5; ++i) p.prefixes[i] = 64u << i, p.prefix_weights[i] = 0.2f;
+    p.total_live = uint64_t(rows);
+    return p;
+}
+}  // namespace
+
+extern "C" {
+size_t bench_scratch(int rows, int wide, int ring, int lag, int interleave) {
+    return sm90_engine_t::scratch_bytes(article(rows), {wide, ring, lag, interleave != 0, false});
+}
+void* bench_open(int rows, int wide, int ring, int lag, int interleave, void* scratch) {
+    auto b = std::make_unique<bench_t>();
+    b->problem = article(rows);
+    if (report(b->engine.construct(b->problem, scratch, {wide, ring, lag, interleave != 0, false}))) return nullptr;
+    return b.release();
+}
+void bench_close(void* b) { delete static_cast<bench_t*>(b); }
+/// stages: 1 preparation, 2 scoring and gradients, 4 finishing.
+int bench_step(void* handle, void const* x, int32_t const* labels, float const* tb, void* gradient, float* scalars, int stages, cudaStream_t stream) {
+    auto& b = *static_cast<bench_t*>(handle);
+    if (stages & 1 && report(b.engine.begin(x, labels, 0, tb, tb + 1, stream))) return 1;
+    if (stages & 2 && report(b.engine.score(x, labels, b.problem.rows, b.problem.live, 0, true, stream))) return 1;
+    if (stages & 4 && report(b.engine.finish(gradient, scalars, stream))) return 1;
+    return 0;
+}
+/// Copies the stage clocks (see stages.cuh) to `out` and zeroes them; returns how many there are, 0 where not compiled in.
+int bench_stages(unsigned long long* out) {
+#ifdef SCALING_CONTRASTS_STAGES
+    unsigned long long const zero[sm90::stages_k] = {};
+    if (cudaMemcpyFromSymbol(out, sm90::stage_clocks, sizeof zero) != cudaSuccess) return -1;
+    if (cudaMemcpyToSymbol(sm90::stage_clocks, zero, sizeof zero) != cudaSuccess) return -1;
+    return sm90::stages_k;
+#else
+    (void)out;
+    return 0;
+#endif
+}
+}
