@@ -1,4 +1,5 @@
-# Decides whether the CUDA backend is built. Sets SC_CUDA_SOURCES and defines sc_use_cuda(targets...).
+# Decides whether the CUDA backend is built. Sets SC_CUDA_SOURCES and sc_gpu_architectures, defines sc_use_cuda(targets...).
+set(sc_gpu_architectures "")
 set(SC_CUDA_SOURCES source/cuda_missing.cpp)
 function(sc_use_cuda)
 endfunction()
@@ -41,10 +42,15 @@ if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)   # CMake before 3.25.2 does not kn
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 endif()
 set(SC_CUDA_SOURCES source/cuda_backend.cu)
+set(sc_gpu_architectures ${CMAKE_CUDA_ARCHITECTURES})
 function(sc_use_cuda)
   foreach(target ${ARGN})
     target_link_libraries(${target} PRIVATE scaling_contrasts_sm90)
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--threads=0;--Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Werror>)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--threads=0;-Xcompiler=-Wall,-Wextra>)
+    if(SC_WARNINGS_AS_ERRORS)
+      target_compile_options(${target} PRIVATE
+        $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings;-Xcompiler=-Werror>)
+    endif()
   endforeach()
 endfunction()
 

@@ -305,6 +305,10 @@ std::string capabilities() {
     out.text("version", SCALING_CONTRASTS_VERSION).integer("contract", std::int64_t{1});
     out.texts("losses", std::vector<std::string>{"one_set_sigmoid", "two_set_sigmoid", "info_nce"});
     out.texts("engines_built", built).texts("engines_usable", usable).texts("devices", devices);
+    std::vector<std::string> architectures;  // GPU models that the binary carries code for
+    std::istringstream list(SCALING_CONTRASTS_ARCHITECTURES);
+    for (std::string each; std::getline(list, each, ',');) architectures.push_back(each);
+    out.texts("architectures", architectures);
     return out.raw("device_names", names.line()).line();
 }
 
