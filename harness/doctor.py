@@ -22,7 +22,9 @@ def main(argv: Sequence[str]) -> int:
     print(f"machine   {here.cpu_name}, {here.cores} cores, {plan.size(here.memory_bytes)} memory")
     for gpu in here.gpus:
         print(f"GPU {gpu.index}     {gpu.name}, capability {gpu.capability}, {plan.size(gpu.memory_bytes)}")
-    print("\n".join(f"{title:<34}{answer}" for title, answer in _systems(chosen, here)))
+    answers = list(_systems(chosen, here))
+    width = max(len(title) for title, _ in answers)
+    print("\n".join(f"{title:<{width}}  {answer}" for title, answer in answers))
     problems = list(_problems(here))
     for problem, fix in problems:
         print(f"problem   {problem}\n          {fix}")
@@ -36,7 +38,15 @@ def _systems(chosen: Configuration, here: Machine) -> Iterator[tuple[str, str]]:
     for system in systems.load(chosen.path("registry")).values():
         for variant in system.variants.values() if system.runs_here else ():
             for device in ("cpu", "cuda"):
-                case = Case(system.name, variant.loss, variant.name, rows=256, device=device, options=variant.options)
+                case = Case(
+                    system.name,
+                    variant.loss,
+                    variant.name,
+                    rows=256,
+                    world_size=min(variant.world_sizes or (1,)),
+                    device=device,
+                    options=variant.options,
+                )
                 reason = support.reason(case, system, variant)
                 yield f"{system.name}:{variant.name} on {device}", f"no: {reason}" if reason else "yes"
 

@@ -27,7 +27,7 @@ _PATHS = ("base", "new", "junit", "results")
 USAGE = """usage: python -m harness regress base=<rows.csv or folder> [new=<rows.csv or folder>] [field=value ...]
 
 Without `new`, the cases of BASE are measured afresh on this machine.
-  python -m harness regress base=results/baselines/cpu.csv allow=[driver] format=markdown junit=regress.xml
+  python -m harness regress base=old/rows.csv allow=[driver] format=markdown junit=regress.xml
   python -m harness regress profile=shared_machine base=a.csv new=b.csv peer=open_clip:gather
 profiles: {profiles}
 fields: {fields}

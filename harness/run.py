@@ -110,16 +110,16 @@ class Campaign:
         todo = [each for each in self._runnable() if self.store.check(each.case.case_id) is None]
         for done, each in enumerate(todo):
             if self.budget is not None and self.progress.elapsed > CHECKS_SHARE * self.budget:
-                self.note(f"{len(todo) - done} cases left out: checks have used up their share of the budget")
+                self.note(f"left out, checks have used up their share of the budget: {_titles(todo[done:])}")
                 break
             self._current = each.case, CHECK, "its check"
             self.progress.running(f"check {each.case.title}", done, len(todo))
             record = self._check(each)
             self._keep(each, CHECK, record)
             what = _check_text(record)
-            remaining = self._pace * sum(other.total_seconds(self.rounds) for other in todo[done + 1 :])
-            remaining += self._pace * sum(other.launch_seconds * self.rounds for other in todo[: done + 1])
-            self.progress.finished(f"check {each.case.title}", what, done + 1, len(todo), remaining)
+            predicted = sum(other.total_seconds(self.rounds) for other in todo[done + 1 :])
+            predicted += sum(other.launch_seconds * self.rounds for other in todo[: done + 1])
+            self.progress.finished(f"check {each.case.title}", what, done + 1, len(todo), self._left(predicted))
 
     def _check(self, each: Planned) -> dict[str, Any]:
         case = each.case
@@ -152,9 +152,10 @@ class Campaign:
         ready = [each for each in self._runnable() if self.store.check(each.case.case_id) is not None]
         todo = [each for each in ready if number not in self.store.rounds(each.case.case_id)]
         todo = self._fit(todo, number)
-        for done, each in enumerate(rotated(todo, number)):
+        order = rotated(todo, number)
+        for done, each in enumerate(order):
             if self._over_budget(each, number):
-                self.note(f"round {number + 1} ends {len(todo) - done} cases early, the budget is used up")
+                self.note(f"round {number + 1} leaves out, the budget is used up: {_titles(order[done:])}")
                 break
             self._current = each.case, str(number), f"round {number + 1} of {self.rounds}"
             title = f"round {number + 1} {each.case.title}"
@@ -168,12 +169,9 @@ class Campaign:
             if outcome.status == "ok" and not record["blocks"]:
                 record |= {"status": "crashed", "reason": "ended ok without a timed block"}
             self._keep(each, str(number), record)
-            left = rotated(todo, number)[done + 1 :]
-            remaining = self._pace * (
-                sum(other.launch_seconds for other in left)
-                + (self.rounds - number - 1) * sum(other.launch_seconds for other in ready)
-            )
-            self.progress.finished(title, _round_text(record), done + 1, len(todo), remaining)
+            predicted = sum(other.launch_seconds for other in order[done + 1 :])
+            predicted += (self.rounds - number - 1) * sum(other.launch_seconds for other in ready)
+            self.progress.finished(title, _round_text(record), done + 1, len(todo), self._left(predicted))
 
     def _fit(self, todo: list[Planned], number: int) -> list[Planned]:
         """What of a round fits into the rest of the budget; the longest cases go first."""
@@ -182,8 +180,7 @@ class Campaign:
         left = (self.budget - self.progress.elapsed) / max(self._pace, 1e-9)
         kept, dropped = within_budget(todo, max(left, 0.0), 0)
         if dropped:
-            names = ", ".join(each.case.title for each in dropped[:3]) + (", ..." if len(dropped) > 3 else "")
-            self.note(f"round {number + 1} leaves out {len(dropped)} cases, over the budget: {names}")
+            self.note(f"round {number + 1} leaves out, over the budget: {_titles(dropped)}")
         return kept
 
     def _over_budget(self, each: Planned, number: int) -> bool:
@@ -192,6 +189,11 @@ class Campaign:
             return False
         needed = self._pace * each.launch_seconds if number else 0.0
         return self.progress.elapsed + needed > self.budget
+
+    def _left(self, predicted: float) -> float:
+        """Seconds left at the pace so far. What does not fit into the budget will not run, so it does not count."""
+        remaining = self._pace * predicted
+        return remaining if self.budget is None else max(0.0, min(remaining, self.budget - self.progress.elapsed))
 
     # what is kept
 
@@ -278,6 +280,11 @@ def write_checks(folder: Path, run_id: str, planned: Sequence[Planned], store: S
     if lines:
         folder.mkdir(parents=True, exist_ok=True)
         records.write_atomically(folder / f"{run_id}.jsonl", ("\n".join(lines) + "\n").encode())
+
+
+def _titles(cases: Sequence[Planned], shown: int = 3) -> str:
+    names = [each.case.title for each in cases]
+    return f"{len(names)} cases ({', '.join(names[:shown])}{', ...' if len(names) > shown else ''})"
 
 
 def _check_text(record: Mapping[str, Any]) -> str:

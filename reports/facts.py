@@ -10,8 +10,15 @@ from reports.text import memory_text, significant, system_label, time_text
 
 
 def fastest(rows: Sequence[Row], ours: str) -> tuple[Row, Row] | None:
-    """(our fastest row, the fastest peer's) at the largest R at which both have a time."""
-    for size in sorted({int(row["rows"]) for row in rows}, reverse=True):
+    """(our fastest row, the fastest peer's) at the largest R at which both have a time.
+
+    An R at which systems are missing, because a budget left them out, comes after the R that have more of them: nobody
+    is the fastest peer for want of the others.
+    """
+    present: dict[int, set[tuple[str, str]]] = {}
+    for row in rows:
+        present.setdefault(int(row["rows"]), set()).add((row["system"], row["variant"]))
+    for size in sorted(present, key=lambda size: (len(present[size]), size), reverse=True):
         timed = [row for row in rows if int(row["rows"]) == size and row["status"] == "ok" and row["best_seconds"]]
         mine = [row for row in timed if row["system"] == ours and row["loss"] == "one_set_sigmoid"]
         peers = [row for row in timed if row["system"] not in (ours, PRODUCTS)]
@@ -59,7 +66,7 @@ def facts(results: Results) -> list[str]:
         said.append(
             f"Measured on {shape.run.machine} ({shape.place}, protocol {shape.run.protocol}), R = {mine['rows']}: "
             f"native one-set sigmoid {_figures(mine, shape)}, {verdict} the fastest peer, {system_label(peer)} "
-            f"({_figures(peer, shape)})."
+            f"({_figures(peer, shape)}){', which computes another loss' if peer['loss'] != mine['loss'] else ''}."
         )
     if not results.runs:
         said.append("Nothing has been measured with this suite yet; `make bench` does so.")

@@ -122,7 +122,7 @@ def loss_step(shape: Shape) -> Table:
         line, timed = [f"R = {size}"], []
         for place, name in enumerate(series, start=1):
             row = cells.get((name, size))
-            line.append(measured_cell(row, shape.memory_column) if row else "not in this campaign")
+            line.append(measured_cell(row, shape.memory_column) if row else "not measured")
             if row and row["status"] == "ok" and row["best_seconds"] and row["system"] != PRODUCTS:
                 timed.append((number(row, "best_seconds"), place))
         if timed:
@@ -138,7 +138,7 @@ def loss_step(shape: Shape) -> Table:
     )
 
 
-def three_ways(shape: Shape, system: str = OUR_SYSTEM, absent: str = "not in this campaign") -> Table | None:
+def three_ways(shape: Shape, system: str = OUR_SYSTEM, absent: str = "not measured") -> Table | None:
     """One system's one-set loss against every peer: at the same R, with the same loss, at the same batch of pairs.
 
     None when the run holds no such row, or no peer. `absent` is what a cell without a row says.

@@ -117,8 +117,7 @@ def install(folder: Path, groups: list[str], lock: int) -> None:
     installed = {} if reason else dict(read_state(folder)["locks"])
     needed = sum(BYTES_NEEDED.get(group, 0) for group in wanted)
     if reason and folder.exists():
-        say(f"{folder.name}: {reason}; making it anew")
-        remove_environment(folder)
+        remove_environment(folder, reason)
     free = shutil.disk_usage(folder.parent).free
     if free < needed:
         raise SetupError(f"{folder.parent} has {free / 1e9:.1f} GB free, set-up needs {needed / 1e9:.0f} GB; make room")
@@ -132,11 +131,12 @@ def install(folder: Path, groups: list[str], lock: int) -> None:
     say(f"{folder.name} is ready: {', '.join(installed)} ({time.monotonic() - begin:.0f} s)")
 
 
-def remove_environment(folder: Path) -> None:
+def remove_environment(folder: Path, reason: str) -> None:
     """Delete an environment of ours. Raises SetupError for a folder that is not one: VENV may have been mistyped."""
     marked = (folder / "pyvenv.cfg").exists() or (folder / STATE).exists()
     if not folder.is_dir() or not (marked or not any(folder.iterdir())):
         raise SetupError(f"VENV={folder} exists and is no virtual environment; name another folder, or `none`")
+    say(f"{folder.name}: {reason}; making it anew")
     write_state(folder, False, {})  # stays until the end, so that a removal cut short is recognised by the next run
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():

@@ -101,7 +101,7 @@ def test_bad_input_is_one_line_with_the_way_out(override, words):
 
 @pytest.mark.parametrize("override", ["on_cpu=5", "on_cpu.rows=[a]", "on_cpu.rows=[0]"])
 def test_what_fills_empty_fields_is_checked_too(override):
-    with pytest.raises(ConfigurationError, match="on_cpu is 5|rows is "):
+    with pytest.raises(ConfigurationError, match=r"on_cpu is 5|rows is "):
         configuration.compose([override]).for_device("cpu")
 
 

@@ -146,6 +146,15 @@ def test_a_binary_that_fails_leaves_its_last_line(tmp_path):
     assert (outcome.status, outcome.reason) == ("crashed", "exit status 2, no last line: no such engine")
 
 
+def test_the_reason_of_a_crash_is_no_ruler(tmp_path):
+    binary = tmp_path / "binary"
+    binary.write_text("#!/bin/sh\necho 'traceback : Signal 9 (SIGKILL) received by PID 1'\necho =====\nexit 1\n")
+    binary.chmod(0o755)
+    native = System("native", None, "native", (), None, ("cpu",), 8.0, {}, {})
+    outcome = start(tmp_path, native, binary=binary)
+    assert outcome.reason == "exit status 1, no last line: Signal 9 (SIGKILL) received by PID 1"
+
+
 def test_the_native_flags_spell_the_case():
     case = Case(
         system="native",

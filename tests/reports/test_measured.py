@@ -1,6 +1,7 @@
 """Tables of measured runs, from rows made up in conftest.py with round numbers."""
 
 from reports import claims, measured, published, store
+from reports.facts import fastest
 from tests.reports.made_up_results import add_run, quick_rows, row
 
 
@@ -63,14 +64,14 @@ def test_three_readings(measured_shape):
         "1.50 ms, 6.00x faster",
         "4.00 ms (R = 512), 2.25x faster",
     )
-    assert found["512", "open_clip bidir"][-1] == "not in this campaign"
+    assert found["512", "open_clip bidir"][-1] == "not measured"
     # A one-set peer has the same batch at the same R; 1.005 ms and 1 ms have overlapping ranges.
     assert found["256", "torch_reference eager"][1:] == ("1.00 ms, ranges overlap",) * 3
     assert found["512", "torch_reference eager"] == ("out of memory",) + ("4.00 ms",) * 3
     assert found["256", "open_clip local"] == (
         "wrong",
         "1.00 ms",
-        "not in this campaign",
+        "not measured",
         "4.00 ms (R = 512)",
     )
 
@@ -184,3 +185,16 @@ def test_a_binary_for_one_model_is_judged(results):
     environment = {"binary_bytes": 9_000_000, "binary_architectures": ["sm_90a"]}
     add_run(results, "h200-x1", "quick", "20260101T000000Z-aaaa", gpu_rows(1, 30.0, 106.0), environment)
     assert verdicts(results)["binary"][1] == "confirmed"
+
+
+def test_nobody_is_the_fastest_peer_for_want_of_the_others():
+    """At R = 512 a budget left the fast peer out: the headline is told at R = 256, where both are."""
+    rows = [row("native", "one_set_sigmoid", "one_set", size, size / 256) for size in (256, 512)]
+    rows += [row("open_clip", "two_set_sigmoid", "bidir", size, size / 16) for size in (256, 512)]
+    rows.append(row("big_vision", "two_set_sigmoid", "jit_sharded", 256, 2.0))
+    text = [{name: str(value) for name, value in each.items()} for each in rows]
+    mine, peer = fastest(text, "native")
+    assert (mine["rows"], peer["system"]) == ("256", "big_vision")
+    text.append(text[-1] | {"rows": "512", "status": "out_of_memory", "best_seconds": ""})
+    mine, peer = fastest(text, "native")
+    assert (mine["rows"], peer["system"]) == ("512", "open_clip"), "a failure is an answer"
