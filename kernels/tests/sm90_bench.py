@@ -56,7 +56,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("library")
     parser.add_argument("--rows", type=int, nargs="+", default=[16384])
-    parser.add_argument("--config", nargs="+", default=["1,4,2,1"])
+    parser.add_argument("--config", nargs="+", default=["0,0,0,0"])
     parser.add_argument("--t", type=float, default=10.0)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--stages", action="store_true")

@@ -26,9 +26,9 @@ struct gpu_problem_t {
     uint32_t candidate_rows = 0;                    ///< most rows of a foreign block; 0: there are none
 };
 
-/// Settings that change speed, never results.
+/// Settings that change speed and memory, never what is computed.
 struct sm90_tuning_t {
-    int wide = 2;           ///< strips of 1024 candidates in a superblock
+    int wide = 0;           ///< strips of 1024 candidates in a superblock; 0: wide, ring and lag are chosen by size
     int ring = 3;           ///< superblocks of weights in memory
     int lag = 1;            ///< superblocks that the gradient lags behind
     bool interleave = false; ///< score and gradient items alternate
@@ -164,9 +164,14 @@ class sm90_engine_t {
         }
         problem_ = p;
         tuning_ = tuning;
-        tuning_.wide = std::max(1, tuning.wide);
-        tuning_.lag = std::max(1, tuning.lag);
-        tuning_.ring = std::max(tuning.ring, tuning_.lag + 1);
+        if (tuning.wide == 0) {   // the faster shape where memory allows, the smaller one above
+            tuning_.wide = p.rows > 1024 && p.rows <= 32768 ? 2 : 1;
+            tuning_.lag = tuning_.wide == 2 ? 1 : 2;
+            tuning_.ring = tuning_.wide == 2 ? 3 : 4;
+            tuning_.interleave = tuning_.wide == 1;
+        }
+        tuning_.lag = std::max(1, tuning_.lag);
+        tuning_.ring = std::max(tuning_.ring, tuning_.lag + 1);
         a_ = {};
         a_.prefixes = int(p.prefix_count);
         a_.dims = int(p.dims);
@@ -184,11 +189,11 @@ class sm90_engine_t {
         if (fast_) {
             a_.programs = 5;
             a_.tiles = 4;
-            a_.program[0] = {4, 512, 256, 1};
-            a_.program[1] = {4, 768, 256, 2};
-            a_.program[2] = {3, 256, 256, 3};
-            a_.program[3] = {sm90::left_k, 0, 128, 0};
-            a_.program[4] = {sm90::right_k, 128, 128, 0};
+            a_.program[0] = {sm90::left_k, 0, 128, 0};
+            a_.program[1] = {sm90::right_k, 128, 128, 0};
+            a_.program[2] = {4, 512, 256, 1};
+            a_.program[3] = {4, 768, 256, 2};
+            a_.program[4] = {3, 256, 256, 3};
         } else {
             for (int band = 0; band < a_.prefixes; ++band)
                 for (int column = band ? int(p.prefixes[band - 1]) : 0; column < int(p.prefixes[band]); column += sm90::piece_k)
