@@ -204,28 +204,35 @@ def _sigmoid_cells(case: Mapping[str, Any], labels: np.ndarray) -> _Cells:
 
 
 def _info_nce_cells(left: _Units, right: _Units, scale: float) -> _Cells:
-    """Cells of the symmetric cross-entropy; a row's loss stands in its diagonal cell."""
+    """Cells of the symmetric cross-entropy; a row's loss stands in its diagonal cell.
+
+    Everything is taken relative to the diagonal logit, so that nothing cancels where the positives dominate: a row's
+    loss is log1p of its other terms, and its diagonal slope minus their share.
+    """
     n = len(left.unit)
-    across = _log_sum_exp(left, right, scale)  # over the right set, for each left row
-    down = _log_sum_exp(right, left, scale)
+    own = scale * (left.unit * right.unit).sum(axis=1)
+    across = _others(left, right, own, scale)  # over the right set, for each left row
+    down = _others(right, left, own, scale)
 
     def cells(rows: np.ndarray, cosines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         logits = scale * cosines
-        slopes = np.exp(logits - across[rows][:, None]) + np.exp(logits - down[None, :])
+        slopes = np.exp(logits - own[rows][:, None]) / (1.0 + across[rows][:, None])
+        slopes += np.exp(logits - own[None, :]) / (1.0 + down[None, :])
         diagonal = (np.arange(len(rows)), rows)
+        slopes[diagonal] = -across[rows] / (1.0 + across[rows]) - down[rows] / (1.0 + down[rows])
         terms = np.zeros_like(logits)
-        terms[diagonal] = (across[rows] + down[rows] - 2.0 * logits[diagonal]) / (2 * n)
-        slopes[diagonal] -= 2.0
+        terms[diagonal] = (np.log1p(across[rows]) + np.log1p(down[rows])) / (2 * n)
         return terms, slopes / (2 * n)
 
     return cells
 
 
-def _log_sum_exp(left: _Units, right: _Units, scale: float) -> np.ndarray:
+def _others(left: _Units, right: _Units, own: np.ndarray, scale: float) -> np.ndarray:
+    """Sum over j != i of exp(l_ij - l_ii), for each row i of `left`."""
     result = np.empty(len(left.unit))
     rows = np.arange(len(left.unit))
     for block in _blocks(rows, len(right.unit)):
-        logits = scale * (left.unit[block] @ right.unit.T)
-        peak = logits.max(axis=1)
-        result[block] = peak + np.log(np.exp(logits - peak[:, None]).sum(axis=1))
+        terms = np.exp(scale * (left.unit[block] @ right.unit.T) - own[block][:, None])
+        terms[np.arange(len(terms)), rows[block]] = 0.0
+        result[block] = terms.sum(axis=1)
     return result

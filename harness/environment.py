@@ -16,6 +16,7 @@ from typing import Any
 from harness.configuration import ROOT
 from harness.machine import Machine, nvidia_smi
 
+REVISION_VARIABLE = "SCALING_CONTRASTS_REVISION"  # the commit of a copy that has no .git
 PACKAGES = ("numpy", "torch", "jax", "jaxlib", "triton", "open_clip_torch", "nvidia-cublas", "nvidia-nccl-cu13")
 _VECTOR_FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "sve", "bf16", "i8mm", "asimd")
 _GPU_FIELDS = (
@@ -77,8 +78,13 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def revision() -> dict[str, Any]:
-    """The repository's commit, whether tracked files differ from it, and a digest of how."""
+    """The repository's commit, whether tracked files differ from it, and a digest of how.
+
+    A copy without `.git` can be told its commit (docs/environment_variables.md); whether it differs is then not known.
+    """
     commit = _git("rev-parse", "HEAD")
+    if not commit and os.environ.get(REVISION_VARIABLE):
+        return {"revision": os.environ[REVISION_VARIABLE], "dirty": None, "changes_sha256": ""}
     changes = _git("diff", "HEAD", "--", ".", ":(exclude)results") if commit else ""
     return {
         "revision": commit,

@@ -1,6 +1,6 @@
 import pytest
 
-from harness import machine
+from harness import environment, machine
 from harness.machine import Gpu, Machine
 
 
@@ -53,3 +53,10 @@ def test_this_machine_has_cores_and_memory():
     here = machine.detect()
     assert here.cores >= 1
     assert here.memory_bytes > 1 << 28
+
+
+def test_a_copy_without_git_can_be_told_its_revision(monkeypatch, tmp_path):
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    assert environment.revision()["revision"] == ""
+    monkeypatch.setenv(environment.REVISION_VARIABLE, "0123abc")
+    assert environment.revision() == {"revision": "0123abc", "dirty": None, "changes_sha256": ""}
