@@ -79,7 +79,7 @@ class sm90_engine_t {
         if (auto s = map(row_map_, a_.x, a_.row.live, 128, 1); !s) return s;
         if (auto s = map(row_slab_map_, a_.x, a_.row.live, 64, 4); !s) return s;
         if (auto s = map(row_half_map_, a_.x, a_.row.live, 64, 2); !s) return s;
-        if (auto s = check(cudaMemsetAsync(a_.finished, 0, sizeof(uint32_t), stream), "cudaMemsetAsync"); !s) return s;
+        flags_clean_ = a_.row.blocks > 0;
         return prepare(a_.x, labels, a_.row.live, first_row, row_records_, a_.row.blocks, true, stream);
     }
 
@@ -113,7 +113,9 @@ class sm90_engine_t {
         a.scored = a.next_item + 4;
         a.consumed = a.scored + a.superblocks;
         a.turn = a.consumed + a.superblocks;
-        if (auto s = check(cudaMemsetAsync(a.next_item, 0, flags * sizeof(uint32_t), stream), "cudaMemsetAsync"); !s) return s;
+        if (!flags_clean_)   // begin() has zeroed them for the first block
+            if (auto s = check(cudaMemsetAsync(a.next_item, 0, flags * sizeof(uint32_t), stream), "cudaMemsetAsync"); !s) return s;
+        flags_clean_ = false;
         int const grid = sms_;
         if (fast_) sm90::step_kernel<true><<<grid, sm90::threads_k, shared_bytes(true), stream>>>(maps, a);
         else sm90::step_kernel<false><<<grid, sm90::threads_k, shared_bytes(false), stream>>>(maps, a);
@@ -165,7 +167,7 @@ class sm90_engine_t {
         problem_ = p;
         tuning_ = tuning;
         if (tuning.wide == 0) {   // the faster shape where memory allows, the smaller one above
-            tuning_.wide = p.rows > 1024 && p.rows <= 32768 ? 2 : 1;
+            tuning_.wide = p.rows > 4096 && p.rows <= 32768 ? 2 : 1;
             tuning_.lag = tuning_.wide == 2 ? 1 : 2;
             tuning_.ring = tuning_.wide == 2 ? 3 : 4;
             tuning_.interleave = tuning_.wide == 1;
@@ -271,7 +273,8 @@ class sm90_engine_t {
     }
     gpu_status_t prepare(__nv_bfloat16 const* x, int32_t const* labels, int live, int64_t first_row, float* records, int blocks, bool own, cudaStream_t stream) const {
         if (blocks == 0) return {};
-        sm90::prepare_t p = {x, labels, records, live, a_.dims, a_.prefixes, {}, first_row, own ? a_.s : nullptr, own ? a_.sums : nullptr, own ? a_.residual_count : nullptr};
+        sm90::prepare_t p = {x, labels, records, live, a_.dims, a_.prefixes, {}, first_row, own ? a_.s : nullptr, own ? a_.sums : nullptr, own ? a_.residual_count : nullptr,
+                             own ? a_.next_item : nullptr, int64_t(flag_words_), own ? a_.finished : nullptr};
         for (int i = 0; i < a_.prefixes; ++i) p.prefix[i] = int(problem_.prefixes[i]);
         sm90::prepare_kernel<<<blocks * (sm90::tile_k / sm90::prepare_warps_k), sm90::prepare_warps_k * 32, 0, stream>>>(p);
         return check(cudaGetLastError(), "prepare_kernel");
@@ -280,7 +283,7 @@ class sm90_engine_t {
     gpu_problem_t problem_;
     sm90_tuning_t tuning_;
     sm90::params_t a_ = {};
-    bool fast_ = false, scored_ = false;
+    bool fast_ = false, scored_ = false, flags_clean_ = false;
     int sms_ = 0;
     float *row_records_ = nullptr, *column_records_ = nullptr;
     size_t flag_words_ = 0;
