@@ -1,38 +1,57 @@
-"""Times the sm90 engine's step beside two plain cuBLAS products (X X^T, then G X) of the same shape, interleaved in one run.
+"""Times the sm90 engine's step beside two plain cuBLAS products (X X^T, then G X) of the same shape, in one run.
 
     python3 sm90_bench.py LIBRARY [--rows R ...] [--config wide,ring,lag,interleave ...] [--t T] [--rounds N] [--stages]
 
-Everything is replayed from CUDA graphs. Prints the least and the median of each, in ms, and the ratio of the least times.
+Everything is replayed from CUDA graphs, interleaved. Prints the least and the median of each in ms, and the ratio of the
+least times to the products'.
 """
+
 import argparse
 import ctypes
+
 import torch
 
+DIMS = 1024
+STAGES = (
+    "item wait",
+    "score: products",
+    "score: cells",
+    "score: output",
+    "score: second output",
+    "wide: products",
+    "narrow: products",
+    "gradient output",
+    "producer waits for scores",
+    "publisher waits for the ring",
+    "score items",
+    "wide items",
+    "narrow items",
+)
+PARTS = (("  prepare", 1), ("  step kernel", 2), ("  finish", 4))
 
-def graph_of(f):
+
+def graph_of(work):
+    """A CUDA graph of `work(stream)`, which has run once before."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        f(side)
+        work(side)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=side):
-        f(side)
+        work(side)
     return graph
 
 
-def sample(graph, n):
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(n + 1)]
+def sample(graph, count):
+    """Milliseconds of `count` replays, after one more."""
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
     graph.replay()
     events[0].record()
-    for i in range(n):
+    for i in range(count):
         graph.replay()
         events[i + 1].record()
     torch.cuda.synchronize()
-    return [events[i].elapsed_time(events[i + 1]) for i in range(n)]
-
-
-STAGES = ("item wait", "score: products", "score: cells", "score: output", "score: second output", "wide: products", "narrow: products", "gradient output",
-          "producer waits for scores", "publisher waits for the ring", "score items", "wide items", "narrow items")
+    return [events[i].elapsed_time(events[i + 1]) for i in range(count)]
 
 
 def breakdown(lib, graph):
@@ -44,19 +63,102 @@ def breakdown(lib, graph):
     graph.replay()
     torch.cuda.synchronize()
     lib.bench_stages(buffer)
-    v = dict(zip(STAGES, buffer))
-    items = {"score": v["score items"], "wide": v["wide items"], "narro": v["narrow items"]}
+    clocks = dict(zip(STAGES, buffer, strict=True))
+    items = {"score": clocks["score items"], "wide": clocks["wide items"], "narrow": clocks["narrow items"]}
+    both = items["wide"] + items["narrow"]
     for name in STAGES[:10]:
-        per = items.get(name[:5], v["wide items"] + v["narrow items"] if name.startswith("grad") else sum(items.values()))
-        print(f"    {name:30s} {v[name] / max(1, per):10.0f} clocks an item   {v[name] / (2 * 132) / 1e3:10.1f} k clocks a warpgroup")
+        kind = name.partition(":")[0]
+        per = items.get(kind, both if name == "gradient output" else sum(items.values()))
+        each, total = clocks[name] / max(1, per), clocks[name] / (2 * 132) / 1e3
+        print(f"    {name:30s} {each:10.0f} clocks an item   {total:10.1f} k clocks a warpgroup")
     print("    items (x 2):", items)
 
 
+class Problem:
+    """Inputs and outputs of one R, made on the device."""
+
+    def __init__(self, rows, t):
+        torch.manual_seed(rows)
+        self.rows = rows
+        noise = torch.randint(-254, 255, (rows, DIMS), device="cuda", dtype=torch.int32)
+        shared = torch.randint(-254, 255, ((rows + 1) // 2, DIMS), device="cuda", dtype=torch.int32)
+        self.x = ((noise + shared.repeat_interleave(2, 0)[:rows]) // 2).to(torch.bfloat16)
+        self.labels = torch.arange(rows, device="cuda", dtype=torch.int32) // 2
+        self.tb = torch.tensor([t, -10.0], device="cuda")
+        self.gradient = torch.empty_like(self.x)
+        self.scalars = torch.zeros(4, device="cuda")
+        self.scratch = []
+
+    def products(self):
+        """The yardstick: X X^T and G X in one graph."""
+        square = torch.randn(self.rows, self.rows, device="cuda", dtype=torch.bfloat16)
+        product, out = torch.empty_like(square), torch.empty_like(self.x)
+
+        def work(_):
+            torch.matmul(self.x, self.x.T, out=product)
+            torch.matmul(square, self.x, out=out)
+
+        return graph_of(work)
+
+    def step(self, lib, config):
+        """`(work(stream, stages), scratch bytes)` of the engine with one configuration."""
+        numbers = [int(i) for i in config.split(",")]
+        need = lib.bench_scratch(self.rows, *numbers)
+        self.scratch.append(torch.full((need,), 255, dtype=torch.uint8, device="cuda"))
+        handle = lib.bench_open(self.rows, *numbers, _pointer(self.scratch[-1]))
+        assert handle, config
+        buffers = [_pointer(b) for b in (self.x, self.labels, self.tb, self.gradient, self.scalars)]
+
+        def work(stream, stages=7):
+            stream = ctypes.c_void_p(stream.cuda_stream)
+            assert lib.bench_step(ctypes.c_void_p(handle), *buffers, stages, stream) == 0
+
+        return work, need
+
+
+def _pointer(tensor):
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+def parts_of(work, config):
+    """Graphs of the step's three kernels alone."""
+    return {f"{name} {config}": graph_of(lambda stream, bits=bits: work(stream, bits)) for name, bits in PARTS}
+
+
+def measure(lib, rows, args):
+    """Build all graphs of one R, replay them interleaved, print."""
+    problem = Problem(rows, args.t)
+    graphs = {"cublas": problem.products()} if rows <= 65536 else {}
+    for config in args.config:
+        work, need = problem.step(lib, config)
+        graphs[f"{config} ({need / 2**20:.0f} MiB)"] = graph_of(work)
+        if args.stages:
+            graphs |= parts_of(work, config)
+    times = {name: [] for name in graphs}
+    count = 60 if rows <= 4096 else 10 if rows <= 16384 else 4 if rows <= 32768 else 2
+    for _ in range(args.rounds):
+        for name, graph in graphs.items():
+            times[name] += sample(graph, count)
+    base = min(times.get("cublas", [float("nan")]))
+    for name, values in times.items():
+        least, median = min(values), sorted(values)[len(values) // 2]
+        rate = 4 * rows * rows * DIMS / least / 1e9
+        what = f"R={rows} t={args.t:g} {name:28s} min {least:.4f} median {median:.4f} ms"
+        print(f"{what}  / cuBLAS {least / base:.3f}  4RRD {rate:.0f} TF/s", flush=True)
+    for name, graph in graphs.items():
+        if "MiB" in name:
+            print("  ", name)
+            breakdown(lib, graph)
+    loss, dt, db = problem.scalars[:3].tolist()
+    print(f"  loss {loss:.6g} dt {dt:.6g} db {db:.6g}", flush=True)
+
+
 def main():
-    parser = argparse.ArgumentParser()
+    """Read the arguments, load the library, measure each R."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library")
     parser.add_argument("--rows", type=int, nargs="+", default=[16384])
-    parser.add_argument("--config", nargs="+", default=["1,4,2,1"])
+    parser.add_argument("--config", nargs="+", default=["0,0,0,0"])
     parser.add_argument("--t", type=float, default=10.0)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--stages", action="store_true")
@@ -64,57 +166,8 @@ def main():
     lib = ctypes.CDLL(args.library)
     lib.bench_scratch.restype = ctypes.c_size_t
     lib.bench_open.restype = ctypes.c_void_p
-    p = lambda x: ctypes.c_void_p(x.data_ptr())
     for rows in args.rows:
-        torch.manual_seed(rows)
-        noise = torch.randint(-254, 255, (rows, 1024), device="cuda", dtype=torch.int32)
-        shared = torch.randint(-254, 255, ((rows + 1) // 2, 1024), device="cuda", dtype=torch.int32).repeat_interleave(2, 0)[:rows]
-        x = ((noise + shared) // 2).to(torch.bfloat16)
-        del noise, shared
-        labels = torch.arange(rows, device="cuda", dtype=torch.int32) // 2
-        tb = torch.tensor([args.t, -10.0], device="cuda")
-        gradient = torch.empty_like(x)
-        scalars = torch.zeros(4, device="cuda")
-        graphs = {}
-        keep = []
-        if rows <= 65536:
-            square = torch.randn(rows, rows, device="cuda", dtype=torch.bfloat16)
-            product = torch.empty_like(square)
-            out = torch.empty_like(x)
-
-            def cublas(_):
-                torch.matmul(x, x.T, out=product)
-                torch.matmul(square, x, out=out)
-            graphs["cublas"] = graph_of(cublas)
-        for config in args.config:
-            v = [int(i) for i in config.split(",")]
-            need = lib.bench_scratch(rows, *v)
-            scratch = torch.full((need,), 255, dtype=torch.uint8, device="cuda")
-            handle = lib.bench_open(rows, *v, p(scratch))
-            assert handle, config
-            keep += [scratch]
-
-            def step(stream, stages=7, handle=handle):
-                assert lib.bench_step(ctypes.c_void_p(handle), p(x), p(labels), p(tb), p(gradient), p(scalars), stages, ctypes.c_void_p(stream.cuda_stream)) == 0
-            graphs[config + f" ({need / 2**20:.0f} MiB)"] = graph_of(step)
-            if args.stages:
-                for name, bits in (("  prepare", 1), ("  step kernel", 2), ("  finish", 4)):
-                    graphs[name + " " + config] = graph_of(lambda s, bits=bits, step=step: step(s, bits))
-        times = {k: [] for k in graphs}
-        n = 60 if rows <= 4096 else 10 if rows <= 16384 else 4 if rows <= 32768 else 2
-        for _ in range(args.rounds):
-            for k, g in graphs.items():
-                times[k] += sample(g, n)
-        base = min(times["cublas"]) if "cublas" in times else float("nan")
-        for k, v in times.items():
-            v.sort()
-            print(f"R={rows} t={args.t:g} {k:28s} min {v[0]:.4f} median {v[len(v) // 2]:.4f} ms  / cuBLAS {v[0] / base:.3f}  4RRD {4 * rows * rows * 1024 / v[0] / 1e9:.0f} TF/s", flush=True)
-        for k, g in graphs.items():
-            if "MiB" in k:
-                print("  ", k)
-                breakdown(lib, g)
-        print(f"  loss {scalars[0].item():.6g} dt {scalars[1].item():.6g} db {scalars[2].item():.6g}", flush=True)
-        del graphs, x, gradient, keep
+        measure(lib, rows, args)
         torch.cuda.empty_cache()
 
 

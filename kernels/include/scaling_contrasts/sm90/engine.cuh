@@ -26,9 +26,9 @@ struct gpu_problem_t {
     uint32_t candidate_rows = 0;                    ///< most rows of a foreign block; 0: there are none
 };
 
-/// Settings that change speed, never results.
+/// Settings that change speed and memory, never what is computed.
 struct sm90_tuning_t {
-    int wide = 2;           ///< strips of 1024 candidates in a superblock
+    int wide = 0;           ///< strips of 1024 candidates in a superblock; 0: wide, ring and lag are chosen by size
     int ring = 3;           ///< superblocks of weights in memory
     int lag = 1;            ///< superblocks that the gradient lags behind
     bool interleave = false; ///< score and gradient items alternate
@@ -79,7 +79,7 @@ class sm90_engine_t {
         if (auto s = map(row_map_, a_.x, a_.row.live, 128, 1); !s) return s;
         if (auto s = map(row_slab_map_, a_.x, a_.row.live, 64, 4); !s) return s;
         if (auto s = map(row_half_map_, a_.x, a_.row.live, 64, 2); !s) return s;
-        if (auto s = check(cudaMemsetAsync(a_.finished, 0, sizeof(uint32_t), stream), "cudaMemsetAsync"); !s) return s;
+        flags_clean_ = a_.row.blocks > 0;
         return prepare(a_.x, labels, a_.row.live, first_row, row_records_, a_.row.blocks, true, stream);
     }
 
@@ -113,7 +113,9 @@ class sm90_engine_t {
         a.scored = a.next_item + 4;
         a.consumed = a.scored + a.superblocks;
         a.turn = a.consumed + a.superblocks;
-        if (auto s = check(cudaMemsetAsync(a.next_item, 0, flags * sizeof(uint32_t), stream), "cudaMemsetAsync"); !s) return s;
+        if (!flags_clean_)   // begin() has zeroed them for the first block
+            if (auto s = check(cudaMemsetAsync(a.next_item, 0, flags * sizeof(uint32_t), stream), "cudaMemsetAsync"); !s) return s;
+        flags_clean_ = false;
         int const grid = sms_;
         if (fast_) sm90::step_kernel<true><<<grid, sm90::threads_k, shared_bytes(true), stream>>>(maps, a);
         else sm90::step_kernel<false><<<grid, sm90::threads_k, shared_bytes(false), stream>>>(maps, a);
@@ -164,9 +166,14 @@ class sm90_engine_t {
         }
         problem_ = p;
         tuning_ = tuning;
-        tuning_.wide = std::max(1, tuning.wide);
-        tuning_.lag = std::max(1, tuning.lag);
-        tuning_.ring = std::max(tuning.ring, tuning_.lag + 1);
+        if (tuning.wide == 0) {   // the faster shape where memory allows, the smaller one above
+            tuning_.wide = p.rows > 4096 && p.rows <= 32768 ? 2 : 1;
+            tuning_.lag = tuning_.wide == 2 ? 1 : 2;
+            tuning_.ring = tuning_.wide == 2 ? 3 : 4;
+            tuning_.interleave = tuning_.wide == 1;
+        }
+        tuning_.lag = std::max(1, tuning_.lag);
+        tuning_.ring = std::max(tuning_.ring, tuning_.lag + 1);
         a_ = {};
         a_.prefixes = int(p.prefix_count);
         a_.dims = int(p.dims);
@@ -184,11 +191,11 @@ class sm90_engine_t {
         if (fast_) {
             a_.programs = 5;
             a_.tiles = 4;
-            a_.program[0] = {4, 512, 256, 1};
-            a_.program[1] = {4, 768, 256, 2};
-            a_.program[2] = {3, 256, 256, 3};
-            a_.program[3] = {sm90::left_k, 0, 128, 0};
-            a_.program[4] = {sm90::right_k, 128, 128, 0};
+            a_.program[0] = {sm90::left_k, 0, 128, 0};
+            a_.program[1] = {sm90::right_k, 128, 128, 0};
+            a_.program[2] = {4, 512, 256, 1};
+            a_.program[3] = {4, 768, 256, 2};
+            a_.program[4] = {3, 256, 256, 3};
         } else {
             for (int band = 0; band < a_.prefixes; ++band)
                 for (int column = band ? int(p.prefixes[band - 1]) : 0; column < int(p.prefixes[band]); column += sm90::piece_k)
@@ -266,7 +273,8 @@ class sm90_engine_t {
     }
     gpu_status_t prepare(__nv_bfloat16 const* x, int32_t const* labels, int live, int64_t first_row, float* records, int blocks, bool own, cudaStream_t stream) const {
         if (blocks == 0) return {};
-        sm90::prepare_t p = {x, labels, records, live, a_.dims, a_.prefixes, {}, first_row, own ? a_.s : nullptr, own ? a_.sums : nullptr, own ? a_.residual_count : nullptr};
+        sm90::prepare_t p = {x, labels, records, live, a_.dims, a_.prefixes, {}, first_row, own ? a_.s : nullptr, own ? a_.sums : nullptr, own ? a_.residual_count : nullptr,
+                             own ? a_.next_item : nullptr, int64_t(flag_words_), own ? a_.finished : nullptr};
         for (int i = 0; i < a_.prefixes; ++i) p.prefix[i] = int(problem_.prefixes[i]);
         sm90::prepare_kernel<<<blocks * (sm90::tile_k / sm90::prepare_warps_k), sm90::prepare_warps_k * 32, 0, stream>>>(p);
         return check(cudaGetLastError(), "prepare_kernel");
@@ -275,7 +283,7 @@ class sm90_engine_t {
     gpu_problem_t problem_;
     sm90_tuning_t tuning_;
     sm90::params_t a_ = {};
-    bool fast_ = false, scored_ = false;
+    bool fast_ = false, scored_ = false, flags_clean_ = false;
     int sms_ = 0;
     float *row_records_ = nullptr, *column_records_ = nullptr;
     size_t flag_words_ = 0;

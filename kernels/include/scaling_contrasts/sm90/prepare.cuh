@@ -17,6 +17,9 @@ struct prepare_t {
     int64_t* s;                // zeroed where given
     int64_t* sums;
     uint32_t* residual_count;
+    uint32_t* flags;           // zeroed, where given: the queue and the counts of the step kernel
+    int64_t flag_words;
+    uint32_t* finished;        // likewise
 };
 
 /// Grid: row blocks * 128 / prepare_warps_k.
@@ -66,6 +69,9 @@ __global__ void __launch_bounds__(prepare_warps_k * 32) prepare_kernel(prepare_t
         int32_t const label = !live ? 0 : a.labels ? a.labels[row] : int32_t(a.first_row + row);
         record[a.prefixes * tile_k + in_block] = __int_as_float(label);
     }
+    if (a.flags)
+        for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < a.flag_words; i += int64_t(gridDim.x) * blockDim.x) a.flags[i] = 0;
+    if (a.finished && blockIdx.x == 0 && threadIdx.x == 0) *a.finished = 0;
     if (a.sums && in_block == 0 && lane < 2) a.sums[block * 2 + lane] = 0;
 }
 
