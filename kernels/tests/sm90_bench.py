@@ -2,8 +2,8 @@
 
     python3 sm90_bench.py LIBRARY [--rows R ...] [--config wide,ring,lag,interleave ...] [--t T] [--rounds N] [--stages]
 
-Everything is replayed from CUDA graphs, interleaved. Prints the least and the median of each in ms, and the ratio of the
-least times to the products'.
+Everything is replayed from CUDA graphs, interleaved. Prints the least and the median of each in ms, and the ratio of
+the least times to the products'.
 """
 
 import argparse

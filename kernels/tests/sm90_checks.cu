@@ -11,21 +11,21 @@
 
 using namespace scaling_contrasts;
 
-#define CHECK(call)                                                                                          \
-    do {                                                                                                     \
-        cudaError_t e_ = (call);                                                                             \
-        if (e_ != cudaSuccess) {                                                                             \
-            std::printf("%s:%d %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(e_));                \
-            std::exit(1);                                                                                    \
-        }                                                                                                    \
+#define CHECK(call)                                                                                                    \
+    do {                                                                                                               \
+        cudaError_t e_ = (call);                                                                                       \
+        if (e_ != cudaSuccess) {                                                                                       \
+            std::printf("%s:%d %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(e_));                          \
+            std::exit(1);                                                                                              \
+        }                                                                                                              \
     } while (0)
-#define CALL(call)                                                                                           \
-    do {                                                                                                     \
-        gpu_status_t s_ = (call);                                                                            \
-        if (!s_) {                                                                                           \
-            std::printf("%s:%d %s: %s\n", __FILE__, __LINE__, #call, s_.message.c_str());                    \
-            std::exit(1);                                                                                    \
-        }                                                                                                    \
+#define CALL(call)                                                                                                     \
+    do {                                                                                                               \
+        gpu_status_t s_ = (call);                                                                                      \
+        if (!s_) {                                                                                                     \
+            std::printf("%s:%d %s: %s\n", __FILE__, __LINE__, #call, s_.message.c_str());                              \
+            std::exit(1);                                                                                              \
+        }                                                                                                              \
     } while (0)
 
 /// Device memory with guard zones of NaN on both sides.
@@ -62,7 +62,7 @@ int32_t label_at(labels_t layout, int64_t row, int64_t rows) {
     case labels_t::equal: return label_of(label_layout_t::equal_k, row);
     case labels_t::distinct: return label_of(label_layout_t::distinct_k, row);
     case labels_t::mixed: return label_of(label_layout_t::mixed_k, row);
-    case labels_t::scattered: return int32_t(row % ((rows + 1) / 2)) - 7;   // partners far apart
+    case labels_t::scattered: return int32_t(row % ((rows + 1) / 2)) - 7;  // partners far apart
     }
     return 0;
 }
@@ -72,15 +72,16 @@ __global__ void fill(bf16_t* x, int32_t const* labels, int64_t rows, int dims, u
     if (i >= rows * dims) return;
     int64_t const row = i / dims;
     uint32_t const column = uint32_t(i % dims);
-    float v = input_value(row_key(seed, group_stream_k, uint32_t(labels[row])), row_key(seed, 0, uint32_t(row)), column);
-    v *= exp2f(float(int(mix(uint32_t(row)) % 13u) - 6));          // norms vary by powers of two
-    if (zero_rows && row % 37 == 5) v = 0.f;                        // whole rows of zeros
-    if (zero_rows && row % 41 == 3 && column < 64) v = 0.f;         // only the first prefix
+    float v =
+        input_value(row_key(seed, group_stream_k, uint32_t(labels[row])), row_key(seed, 0, uint32_t(row)), column);
+    v *= exp2f(float(int(mix(uint32_t(row)) % 13u) - 6));    // norms vary by powers of two
+    if (zero_rows && row % 37 == 5) v = 0.f;                 // whole rows of zeros
+    if (zero_rows && row % 41 == 3 && column < 64) v = 0.f;  // only the first prefix
     x[i] = bf16_t(v);
 }
 
 struct shape_t {
-    int64_t rows, candidates;   // rows that get gradients are candidates 0 .. rows - 1
+    int64_t rows, candidates;  // rows that get gradients are candidates 0 .. rows - 1
     int dims, prefixes, prefix[16];
     double weight[16], t, b;
     bool self_pairs;
@@ -90,12 +91,16 @@ __global__ void ref_norms(bf16_t const* x, shape_t const s, double* norm) {
     if (i >= s.candidates) return;
     double sum = 0;
     for (int p = 0, c = 0; p < s.prefixes; ++p) {
-        for (; c < s.prefix[p]; ++c) { double const v = float(x[i * s.dims + c]); sum += v * v; }
+        for (; c < s.prefix[p]; ++c) {
+            double const v = float(x[i * s.dims + c]);
+            sum += v * v;
+        }
         norm[p * s.candidates + i] = sqrt(sum);
     }
 }
 /// out: loss, dt, db, sums of absolute terms of dt and db.
-__global__ void ref_cells(bf16_t const* x, int32_t const* labels, shape_t const s, double const* norm, double* g, double* cosine, double* out) {
+__global__ void ref_cells(bf16_t const* x, int32_t const* labels, shape_t const s, double const* norm, double* g,
+                          double* cosine, double* out) {
     __shared__ double xi[16][17], xj[16][17];
     int64_t const i = int64_t(blockIdx.y) * 16 + threadIdx.y, j = int64_t(blockIdx.x) * 16 + threadIdx.x;
     int64_t const jl = int64_t(blockIdx.x) * 16 + threadIdx.y;
@@ -111,13 +116,16 @@ __global__ void ref_cells(bf16_t const* x, int32_t const* labels, shape_t const 
         }
         if (!inside) continue;
         double const ni = norm[p * s.candidates + i], nj = norm[p * s.candidates + j];
-        double const co = ni < 1e-12 || nj < 1e-12 ? 0.0 : dot / (ni * nj), z = labels[i] == labels[j] ? 1 : -1, y = -z * (s.t * co + s.b);
+        double const co = ni < 1e-12 || nj < 1e-12 ? 0.0 : dot / (ni * nj), z = labels[i] == labels[j] ? 1 : -1,
+                     y = -z * (s.t * co + s.b);
         bool const live = i != j || s.self_pairs;
         double const gr = live ? -z / (1 + exp(-y)) : 0;
         if (live) {
             loss += s.weight[p] * (fmax(y, 0.0) + log1p(exp(-fabs(y))));
-            dt += s.weight[p] * gr * co; db += s.weight[p] * gr;
-            adt += s.weight[p] * fabs(gr * co); adb += s.weight[p] * fabs(gr);
+            dt += s.weight[p] * gr * co;
+            db += s.weight[p] * gr;
+            adt += s.weight[p] * fabs(gr * co);
+            adb += s.weight[p] * fabs(gr);
         }
         g[(p * s.rows + i) * s.candidates + j] = gr;
         cosine[(p * s.rows + i) * s.candidates + j] = co;
@@ -126,7 +134,8 @@ __global__ void ref_cells(bf16_t const* x, int32_t const* labels, shape_t const 
     double const scale = 1.0 / double(s.candidates), v[5] = {loss, dt, db, adt, adb};
     for (int k = 0; k < 5; ++k) atomicAdd(out + k, v[k] * scale);
 }
-__global__ void ref_gradient(bf16_t const* x, shape_t const s, double const* norm, double const* g, double const* cosine, double* dx) {
+__global__ void ref_gradient(bf16_t const* x, shape_t const s, double const* norm, double const* g,
+                             double const* cosine, double* dx) {
     int64_t const i = blockIdx.x;
     int const c = blockIdx.y * blockDim.x + threadIdx.x;
     if (c >= s.dims) return;
@@ -139,7 +148,8 @@ __global__ void ref_gradient(bf16_t const* x, shape_t const s, double const* nor
         for (int64_t j = 0; j < s.candidates; ++j) {
             double const nj = norm[p * s.candidates + j];
             int64_t const at = (p * s.rows + i) * s.candidates + j;
-            if (nj >= 1e-12) part += g[at] * (double(float(x[j * s.dims + c])) / (ni * nj) - cosine[at] * xi / (ni * ni));
+            if (nj >= 1e-12)
+                part += g[at] * (double(float(x[j * s.dims + c])) / (ni * nj) - cosine[at] * xi / (ni * ni));
         }
         sum += s.weight[p] * part;
     }
@@ -147,7 +157,7 @@ __global__ void ref_gradient(bf16_t const* x, shape_t const s, double const* nor
 }
 
 struct case_t {
-    int64_t rows, live, foreign;   // this GPU's rows; live ones; rows of another GPU's block
+    int64_t rows, live, foreign;  // this GPU's rows; live ones; rows of another GPU's block
     int dims;
     std::vector<int> ladder;
     labels_t labels;
@@ -165,33 +175,46 @@ void run(case_t const& c) {
     array_t<bf16_t> x(total * c.dims), foreign_x(std::max<int64_t>(1, c.foreign * c.dims));
     array_t<int32_t> label(total);
     CHECK(cudaMemcpy(label.get(), labels.data(), total * 4, cudaMemcpyHostToDevice));
-    fill<<<unsigned((total * c.dims + 255) / 256), 256>>>(x.get(), label.get(), total, c.dims, 1234u + unsigned(c.rows), c.zero_rows);
+    fill<<<unsigned((total * c.dims + 255) / 256), 256>>>(x.get(), label.get(), total, c.dims, 1234u + unsigned(c.rows),
+                                                          c.zero_rows);
     CHECK(cudaGetLastError());
-    if (c.foreign) CHECK(cudaMemcpy(foreign_x.get(), x.get() + c.rows * c.dims, c.foreign * c.dims * 2, cudaMemcpyDeviceToDevice));
+    if (c.foreign)
+        CHECK(cudaMemcpy(foreign_x.get(), x.get() + c.rows * c.dims, c.foreign * c.dims * 2, cudaMemcpyDeviceToDevice));
     // the reference sees live rows alone, this GPU's first
     array_t<bf16_t> packed(n * c.dims);
     array_t<int32_t> packed_label(n);
     CHECK(cudaMemcpy(packed.get(), x.get(), c.live * c.dims * 2, cudaMemcpyDeviceToDevice));
     CHECK(cudaMemcpy(packed_label.get(), label.get(), c.live * 4, cudaMemcpyDeviceToDevice));
     if (c.foreign) {
-        CHECK(cudaMemcpy(packed.get() + c.live * c.dims, foreign_x.get(), c.foreign * c.dims * 2, cudaMemcpyDeviceToDevice));
+        CHECK(cudaMemcpy(packed.get() + c.live * c.dims, foreign_x.get(), c.foreign * c.dims * 2,
+                         cudaMemcpyDeviceToDevice));
         CHECK(cudaMemcpy(packed_label.get() + c.live, label.get() + c.rows, c.foreign * 4, cudaMemcpyDeviceToDevice));
     }
-    CHECK(cudaMemset(x.get() + c.live * c.dims, 0xff, (c.rows - c.live) * c.dims * 2));   // dead rows hold NaN
+    CHECK(cudaMemset(x.get() + c.live * c.dims, 0xff, (c.rows - c.live) * c.dims * 2));  // dead rows hold NaN
 
     gpu_problem_t p;
-    p.rows = uint32_t(c.rows); p.live = uint32_t(c.live); p.dims = uint32_t(c.dims);
+    p.rows = uint32_t(c.rows);
+    p.live = uint32_t(c.live);
+    p.dims = uint32_t(c.dims);
     p.prefix_count = uint32_t(c.ladder.size());
     shape_t s = {};
-    s.rows = c.live; s.candidates = n; s.dims = c.dims; s.prefixes = int(c.ladder.size());
-    s.t = c.t; s.b = c.b; s.self_pairs = c.self_pairs;
+    s.rows = c.live;
+    s.candidates = n;
+    s.dims = c.dims;
+    s.prefixes = int(c.ladder.size());
+    s.t = c.t;
+    s.b = c.b;
+    s.self_pairs = c.self_pairs;
     for (size_t i = 0; i < c.ladder.size(); ++i) {
         p.prefixes[i] = uint32_t(c.ladder[i]);
         p.prefix_weights[i] = c.ramp ? float(i + 1) / 8 : 1.f / float(c.ladder.size());
         s.prefix[i] = c.ladder[i];
         s.weight[i] = p.prefix_weights[i];
     }
-    p.self_pairs = c.self_pairs; p.fp32_gradients = c.fp32; p.total_live = uint64_t(n); p.candidate_rows = uint32_t(c.foreign);
+    p.self_pairs = c.self_pairs;
+    p.fp32_gradients = c.fp32;
+    p.total_live = uint64_t(n);
+    p.candidate_rows = uint32_t(c.foreign);
 
     size_t const bytes = sm90_engine_t::scratch_bytes(p, c.tuning), element = c.fp32 ? 4 : 2;
     array_t<uint8_t> scratch(bytes), gradient(c.rows * c.dims * element);
@@ -205,7 +228,9 @@ void run(case_t const& c) {
     auto step = [&] {
         CALL(engine.begin(x.get(), label.get(), 0, tb.get(), tb.get() + 1, stream));
         CALL(engine.score(x.get(), label.get(), p.rows, p.live, 0, true, stream));
-        if (c.foreign) CALL(engine.score(foreign_x.get(), label.get() + c.rows, uint32_t(c.foreign), uint32_t(c.foreign), c.rows, false, stream));
+        if (c.foreign)
+            CALL(engine.score(foreign_x.get(), label.get() + c.rows, uint32_t(c.foreign), uint32_t(c.foreign), c.rows,
+                              false, stream));
         CALL(engine.finish(gradient.get(), scalars.get(), stream));
     };
     std::vector<uint8_t> out(c.rows * c.dims * element), again(out.size());
@@ -234,7 +259,8 @@ void run(case_t const& c) {
     CHECK(cudaGraphExecDestroy(exec));
     CHECK(cudaGraphDestroy(graph));
     CHECK(cudaStreamDestroy(stream));
-    bool const guards = x.guards_hold() && foreign_x.guards_hold() && scratch.guards_hold() && gradient.guards_hold() && scalars.guards_hold() && label.guards_hold();
+    bool const guards = x.guards_hold() && foreign_x.guards_hold() && scratch.guards_hold() && gradient.guards_hold() &&
+                        scalars.guards_hold() && label.guards_hold();
 
     double *norm, *g, *co, *ref, *sums;
     CHECK(cudaMalloc(&norm, s.prefixes * n * 8));
@@ -244,9 +270,11 @@ void run(case_t const& c) {
     CHECK(cudaMalloc(&sums, 40));
     CHECK(cudaMemset(sums, 0, 40));
     if (s.rows > 0) {
-    ref_norms<<<unsigned((n + 127) / 128), 128>>>(packed.get(), s, norm);
-    ref_cells<<<dim3(unsigned((n + 15) / 16), unsigned((s.rows + 15) / 16)), dim3(16, 16)>>>(packed.get(), packed_label.get(), s, norm, g, co, sums);
-    ref_gradient<<<dim3(unsigned(s.rows), unsigned((c.dims + 127) / 128)), 128>>>(packed.get(), s, norm, g, co, ref);
+        ref_norms<<<unsigned((n + 127) / 128), 128>>>(packed.get(), s, norm);
+        ref_cells<<<dim3(unsigned((n + 15) / 16), unsigned((s.rows + 15) / 16)), dim3(16, 16)>>>(
+            packed.get(), packed_label.get(), s, norm, g, co, sums);
+        ref_gradient<<<dim3(unsigned(s.rows), unsigned((c.dims + 127) / 128)), 128>>>(packed.get(), s, norm, g, co,
+                                                                                      ref);
     }
     CHECK(cudaGetLastError());
     CHECK(cudaDeviceSynchronize());
@@ -258,7 +286,8 @@ void run(case_t const& c) {
 
     auto value = [&](int64_t i, int col) {
         size_t const at = size_t(i) * c.dims + col;
-        return c.fp32 ? double(reinterpret_cast<float*>(out.data())[at]) : double(float(reinterpret_cast<bf16_t*>(out.data())[at]));
+        return c.fp32 ? double(reinterpret_cast<float*>(out.data())[at])
+                      : double(float(reinterpret_cast<bf16_t*>(out.data())[at]));
     };
     double worst = 0, all = 0;
     for (double w : want) all += w * w;
@@ -273,18 +302,27 @@ void run(case_t const& c) {
                 den += w * w;
             }
         // a band whose gradient is below a millionth of the whole is measured against that
-        double const scale = std::max(den, 1e-12 * all * double(end - begin) / c.dims), e = num == 0 ? 0 : scale == 0 ? 1e9 : std::sqrt(num / scale);
-        if (!(e <= worst)) worst = e;   // NaN sticks
-        if (p0 < s.prefixes && p0 < 6) std::snprintf(bands + std::strlen(bands), sizeof bands - std::strlen(bands), " %.1e", e);
+        double const scale = std::max(den, 1e-12 * all * double(end - begin) / c.dims),
+                     e = num == 0     ? 0
+                         : scale == 0 ? 1e9
+                                      : std::sqrt(num / scale);
+        if (!(e <= worst)) worst = e;  // NaN sticks
+        if (p0 < s.prefixes && p0 < 6)
+            std::snprintf(bands + std::strlen(bands), sizeof bands - std::strlen(bands), " %.1e", e);
     }
-    auto relative = [](double v, double w, double scale) { return v == w ? 0.0 : std::fabs(v - w) / (scale > 0 ? scale : 1e-300); };
-    double const el = relative(got[0], want_sums[0], want_sums[0]), et = relative(got[1], want_sums[1], want_sums[3]), eb = relative(got[2], want_sums[2], want_sums[4]);
+    auto relative = [](double v, double w, double scale) {
+        return v == w ? 0.0 : std::fabs(v - w) / (scale > 0 ? scale : 1e-300);
+    };
+    double const el = relative(got[0], want_sums[0], want_sums[0]), et = relative(got[1], want_sums[1], want_sums[3]),
+                 eb = relative(got[2], want_sums[2], want_sums[4]);
     bool const ok = same && guards && worst <= (c.fp32 ? 2e-3 : 3e-3) && el <= 1e-5 && et <= 1e-4 && eb <= 1e-4;
     ok ? ++passed : ++failed;
-    std::printf("%s R=%lld live=%lld foreign=%lld D=%d P=%zu %s t=%g b=%g%s%s%s%s%s ring=%d wide=%d lag=%d | dX%s | loss %.1e dt %.1e db %.1e | repeats %s, guards %s\n",
-                ok ? "ok   " : "WRONG", (long long)c.rows, (long long)c.live, (long long)c.foreign, c.dims, c.ladder.size(), name_of(c.labels), c.t, c.b, c.fp32 ? " fp32" : "",
-                c.self_pairs ? " self" : "", c.zero_rows ? " zeros" : "", c.ramp ? " ramp" : "", c.tuning.general ? " general" : "", c.tuning.ring, c.tuning.wide, c.tuning.lag,
-                bands, el, et, eb, same ? "yes" : "NO", guards ? "hold" : "BROKEN");
+    std::printf("%s R=%lld live=%lld foreign=%lld D=%d P=%zu %s t=%g b=%g%s%s%s%s%s ring=%d wide=%d lag=%d | dX%s | "
+                "loss %.1e dt %.1e db %.1e | repeats %s, guards %s\n",
+                ok ? "ok   " : "WRONG", (long long)c.rows, (long long)c.live, (long long)c.foreign, c.dims,
+                c.ladder.size(), name_of(c.labels), c.t, c.b, c.fp32 ? " fp32" : "", c.self_pairs ? " self" : "",
+                c.zero_rows ? " zeros" : "", c.ramp ? " ramp" : "", c.tuning.general ? " general" : "", c.tuning.ring,
+                c.tuning.wide, c.tuning.lag, bands, el, et, eb, same ? "yes" : "NO", guards ? "hold" : "BROKEN");
     std::fflush(stdout);
 }
 
@@ -292,38 +330,56 @@ int main(int argc, char** argv) {
     std::string const mode = argc > 1 ? argv[1] : "all";
     std::vector<int> const article = {64, 128, 256, 512, 1024};
     std::vector<case_t> cases;
-    struct tb_t { double t, b; };
-    for (tb_t v : {tb_t{10, -10}, tb_t{5, -1}}) cases.push_back({512, 512, 0, 1024, article, labels_t::pairs, v.t, v.b, true});
+    struct tb_t {
+        double t, b;
+    };
+    for (tb_t v : {tb_t{10, -10}, tb_t{5, -1}})
+        cases.push_back({512, 512, 0, 1024, article, labels_t::pairs, v.t, v.b, true});
     cases.push_back({2048, 2048, 0, 1024, article, labels_t::pairs, 10, -10, false});
     if (mode == "quick") cases.push_back({3072, 3000, 0, 1024, article, labels_t::mixed, 5, -1, true});
     if (mode == "all") {
         cases.push_back({512, 512, 0, 1024, article, labels_t::distinct, 10, -10, true});
-        for (int64_t rows : {1, 2, 63, 64, 65, 127, 129, 1000}) cases.push_back({rows, rows, 0, 1024, article, labels_t::pairs, 5, -1, true});
-        for (int64_t rows : {1, 2, 63, 65, 129, 1000}) cases.push_back({rows, rows, 0, 1024, article, labels_t::pairs, 10, -10, false});
+        for (int64_t rows : {1, 2, 63, 64, 65, 127, 129, 1000})
+            cases.push_back({rows, rows, 0, 1024, article, labels_t::pairs, 5, -1, true});
+        for (int64_t rows : {1, 2, 63, 65, 129, 1000})
+            cases.push_back({rows, rows, 0, 1024, article, labels_t::pairs, 10, -10, false});
         for (labels_t l : {labels_t::equal, labels_t::distinct, labels_t::mixed, labels_t::scattered})
-            for (tb_t v : {tb_t{10, -10}, tb_t{5, -1}, tb_t{100, -10}}) cases.push_back({1000, 1000, 0, 1024, article, l, v.t, v.b, true});
+            for (tb_t v : {tb_t{10, -10}, tb_t{5, -1}, tb_t{100, -10}})
+                cases.push_back({1000, 1000, 0, 1024, article, l, v.t, v.b, true});
         for (tb_t v : {tb_t{10, -10}, tb_t{5, -1}, tb_t{100, -10}, tb_t{20, 5}, tb_t{1, -20}, tb_t{0.01, -5}})
             cases.push_back({1280, 1280, 0, 1024, article, labels_t::pairs, v.t, v.b, true});
-        for (tb_t v : {tb_t{10, -10}, tb_t{5, -1}}) cases.push_back({4097, 4097, 0, 1024, article, labels_t::pairs, v.t, v.b, true});
+        for (tb_t v : {tb_t{10, -10}, tb_t{5, -1}})
+            cases.push_back({4097, 4097, 0, 1024, article, labels_t::pairs, v.t, v.b, true});
         cases.push_back({4097, 3100, 0, 1024, article, labels_t::mixed, 5, -1, false});
-        cases.push_back({1000, 700, 0, 1024, article, labels_t::pairs, 5, -1, false, true});             // ragged; self pairs
-        cases.push_back({300, 0, 200, 1024, article, labels_t::pairs, 5, -1, false});                    // nobody alive here
-        cases.push_back({1000, 1000, 0, 1024, article, labels_t::pairs, 5, -1, true, false, true});      // zero rows
-        cases.push_back({1000, 900, 1100, 1024, article, labels_t::scattered, 5, -1, true});             // another GPU's block
+        cases.push_back({1000, 700, 0, 1024, article, labels_t::pairs, 5, -1, false, true});  // ragged; self pairs
+        cases.push_back({300, 0, 200, 1024, article, labels_t::pairs, 5, -1, false});         // nobody alive here
+        cases.push_back({1000, 1000, 0, 1024, article, labels_t::pairs, 5, -1, true, false, true});  // zero rows
+        cases.push_back({1000, 900, 1100, 1024, article, labels_t::scattered, 5, -1, true});  // another GPU's block
         cases.push_back({2100, 2100, 3000, 1024, article, labels_t::pairs, 10, -10, true});
-        cases.push_back({1000, 1000, 0, 1024, {1024}, labels_t::pairs, 5, -1, true});                    // ladders
+        cases.push_back({1000, 1000, 0, 1024, {1024}, labels_t::pairs, 5, -1, true});  // ladders
         cases.push_back({1000, 1000, 0, 768, {64, 512}, labels_t::pairs, 5, -1, true});
         cases.push_back({1000, 1000, 0, 64, {64}, labels_t::mixed, 5, -1, true});
         cases.push_back({500, 500, 0, 4096, {64, 192, 448, 1024, 4096}, labels_t::pairs, 5, -1, false});
-        cases.push_back({500, 500, 700, 1088, {64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704, 768, 832, 896, 960, 1024}, labels_t::pairs, 5, -1, true});
-        cases.push_back({1200, 1200, 0, 1536, article, labels_t::pairs, 5, -1, false, false, false, true});   // unequal weights
+        cases.push_back({500,
+                         500,
+                         700,
+                         1088,
+                         {64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704, 768, 832, 896, 960, 1024},
+                         labels_t::pairs,
+                         5,
+                         -1,
+                         true});
+        cases.push_back(
+            {1200, 1200, 0, 1536, article, labels_t::pairs, 5, -1, false, false, false, true});  // unequal weights
         case_t c = {4000, 4000, 0, 1024, article, labels_t::pairs, 5, -1, true};
-        for (sm90_tuning_t v : {sm90_tuning_t{1, 2, 1, false, false}, sm90_tuning_t{1, 3, 1, false, false}, sm90_tuning_t{2, 3, 1, true, false}, sm90_tuning_t{1, 4, 2, true, false}, sm90_tuning_t{1, 4, 2, true, true}}) {
+        for (sm90_tuning_t v : {sm90_tuning_t{1, 2, 1, false, false}, sm90_tuning_t{1, 3, 1, false, false},
+                                sm90_tuning_t{2, 3, 1, true, false}, sm90_tuning_t{1, 4, 2, true, false},
+                                sm90_tuning_t{1, 4, 2, true, true}}) {
             c.tuning = v;
             cases.push_back(c);
         }
     }
-    if (mode == "tiny") {   // for compute-sanitizer
+    if (mode == "tiny") {  // for compute-sanitizer
         cases.clear();
         cases.push_back({300, 250, 200, 1024, article, labels_t::pairs, 10, -10, false});
         cases.push_back({130, 130, 0, 256, {64, 192}, labels_t::mixed, 5, -1, true});
@@ -332,7 +388,8 @@ int main(int argc, char** argv) {
     if (mode == "large") {
         cases.clear();
         cases.push_back({16384, 16384, 0, 1024, article, labels_t::pairs, 5, -1, true});
-        cases.push_back({128, 128, 2200000, 1024, {1024}, labels_t::pairs, 10, -10, true});   // offsets past 2^31 elements
+        cases.push_back(
+            {128, 128, 2200000, 1024, {1024}, labels_t::pairs, 10, -10, true});  // offsets past 2^31 elements
     }
     for (case_t const& c : cases) run(c);
     std::printf("%d passed, %d failed\n", passed, failed);

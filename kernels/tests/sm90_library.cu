@@ -39,7 +39,8 @@ void* bench_open(int rows, int wide, int ring, int lag, int interleave, void* sc
 }
 void bench_close(void* b) { delete static_cast<bench_t*>(b); }
 /// stages: 1 preparation, 2 scoring and gradients, 4 finishing.
-int bench_step(void* handle, void const* x, int32_t const* labels, float const* tb, void* gradient, float* scalars, int stages, cudaStream_t stream) {
+int bench_step(void* handle, void const* x, int32_t const* labels, float const* tb, void* gradient, float* scalars,
+               int stages, cudaStream_t stream) {
     auto& b = *static_cast<bench_t*>(handle);
     if (stages & 1 && report(b.engine.begin(x, labels, 0, tb, tb + 1, stream))) return 1;
     if (stages & 2 && report(b.engine.score(x, labels, b.problem.rows, b.problem.live, 0, true, stream))) return 1;

@@ -16,23 +16,23 @@ namespace scaling_contrasts {
 /// What one GPU is asked to compute.
 struct gpu_problem_t {
     loss_t loss = loss_t::one_set_sigmoid_k;
-    uint32_t rows = 0, live = 0, dims = 0;          ///< of this GPU: rows, those that count, columns
+    uint32_t rows = 0, live = 0, dims = 0;  ///< of this GPU: rows, those that count, columns
     uint32_t prefix_count = 0;
     uint32_t prefixes[max_prefixes_k] = {};
     float prefix_weights[max_prefixes_k] = {};
     bool self_pairs = false;
     bool fp32_gradients = false;
-    uint64_t total_live = 0;                        ///< n over all GPUs
-    uint32_t candidate_rows = 0;                    ///< most rows of a foreign block; 0: there are none
+    uint64_t total_live = 0;      ///< n over all GPUs
+    uint32_t candidate_rows = 0;  ///< most rows of a foreign block; 0: there are none
 };
 
 /// Settings that change speed and memory, never what is computed.
 struct sm90_tuning_t {
-    int wide = 0;           ///< strips of 1024 candidates in a superblock; 0: wide, ring and lag are chosen by size
-    int ring = 3;           ///< superblocks of weights in memory
-    int lag = 1;            ///< superblocks that the gradient lags behind
-    bool interleave = false; ///< score and gradient items alternate
-    bool general = false;   ///< take the general path for the article's ladder, too (tests)
+    int wide = 0;             ///< strips of 1024 candidates in a superblock; 0: wide, ring and lag are chosen by size
+    int ring = 3;             ///< superblocks of weights in memory
+    int lag = 1;              ///< superblocks that the gradient lags behind
+    bool interleave = false;  ///< score and gradient items alternate
+    bool general = false;     ///< take the general path for the article's ladder, too (tests)
 };
 
 /// A status and what to say about it; `message` is empty when all is well.
@@ -57,20 +57,38 @@ class sm90_engine_t {
         lay_out(static_cast<uint8_t*>(scratch));
         int device = 0, major = 0;
         if (auto s = check(cudaGetDevice(&device), "cudaGetDevice"); !s) return s;
-        if (auto s = check(cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute"); !s) return s;
-        if (auto s = check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute"); !s) return s;
+        if (auto s =
+                check(cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+            !s)
+            return s;
+        if (auto s = check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+                           "cudaDeviceGetAttribute");
+            !s)
+            return s;
         if (major != 9) return {status_t::unsupported_k, "the sm90 engine needs a GPU of compute capability 9.0"};
         void* function = nullptr;
         cudaDriverEntryPointQueryResult found;
-        if (auto s = check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found), "cuTensorMapEncodeTiled"); !s) return s;
-        if (found != cudaDriverEntryPointSuccess) return {status_t::unsupported_k, "the driver has no cuTensorMapEncodeTiled"};
+        if (auto s = check(
+                cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found),
+                "cuTensorMapEncodeTiled");
+            !s)
+            return s;
+        if (found != cudaDriverEntryPointSuccess)
+            return {status_t::unsupported_k, "the driver has no cuTensorMapEncodeTiled"};
         encode_ = reinterpret_cast<decltype(encode_)>(function);
-        if (auto s = check(cudaFuncSetAttribute(sm90::step_kernel<true>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes(true)), "cudaFuncSetAttribute"); !s) return s;
-        return check(cudaFuncSetAttribute(sm90::step_kernel<false>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes(false)), "cudaFuncSetAttribute");
+        if (auto s = check(cudaFuncSetAttribute(sm90::step_kernel<true>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                shared_bytes(true)),
+                           "cudaFuncSetAttribute");
+            !s)
+            return s;
+        return check(cudaFuncSetAttribute(sm90::step_kernel<false>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          shared_bytes(false)),
+                     "cudaFuncSetAttribute");
     }
 
     /// Starts a step. `labels` may be null: every row its own group. `scale` and `bias` are read on the device, in every step.
-    gpu_status_t begin(void const* embeddings, int32_t const* labels, int64_t first_row, float const* scale, float const* bias, cudaStream_t stream) {
+    gpu_status_t begin(void const* embeddings, int32_t const* labels, int64_t first_row, float const* scale,
+                       float const* bias, cudaStream_t stream) {
         a_.x = static_cast<__nv_bfloat16 const*>(embeddings);
         a_.t = scale;
         a_.b = bias;
@@ -84,7 +102,8 @@ class sm90_engine_t {
     }
 
     /// Scores this GPU's rows against a block of candidates; `own`: the block is those rows. Own rows' gradients alone are summed.
-    gpu_status_t score(void const* embeddings, int32_t const* labels, uint32_t rows, uint32_t live, int64_t first_row, bool own, cudaStream_t stream) {
+    gpu_status_t score(void const* embeddings, int32_t const* labels, uint32_t rows, uint32_t live, int64_t first_row,
+                       bool own, cudaStream_t stream) {
         auto const* x = static_cast<__nv_bfloat16 const*>(embeddings);
         sm90::params_t a = a_;
         sm90::maps_t maps;
@@ -98,23 +117,28 @@ class sm90_engine_t {
             maps.slab = row_slab_map_;
             maps.half = row_half_map_;
         } else {
-            if (rows > problem_.candidate_rows) return {status_t::unsupported_k, "a block of candidates is larger than candidate_rows"};
+            if (rows > problem_.candidate_rows)
+                return {status_t::unsupported_k, "a block of candidates is larger than candidate_rows"};
             a.column = {column_records_, int((live + sm90::tile_k - 1) / sm90::tile_k), int(live)};
             if (live == 0) return {};
             if (auto s = map(maps.column, x, live, 128, 1); !s) return s;
             if (auto s = map(maps.slab, x, live, 64, 4); !s) return s;
             if (auto s = map(maps.half, x, live, 64, 2); !s) return s;
-            if (auto s = prepare(x, labels, live, first_row, column_records_, a.column.blocks, false, stream); !s) return s;
+            if (auto s = prepare(x, labels, live, first_row, column_records_, a.column.blocks, false, stream); !s)
+                return s;
         }
         if (a.row.blocks == 0) return {};
         plan_superblocks(a);
         size_t const flags = flag_words(a);
-        if (flags > flag_words_) return {status_t::unsupported_k, "a block of candidates needs more flags than were laid out"};
+        if (flags > flag_words_)
+            return {status_t::unsupported_k, "a block of candidates needs more flags than were laid out"};
         a.scored = a.next_item + 4;
         a.consumed = a.scored + a.superblocks;
         a.turn = a.consumed + a.superblocks;
-        if (!flags_clean_)   // begin() has zeroed them for the first block
-            if (auto s = check(cudaMemsetAsync(a.next_item, 0, flags * sizeof(uint32_t), stream), "cudaMemsetAsync"); !s) return s;
+        if (!flags_clean_)  // begin() has zeroed them for the first block
+            if (auto s = check(cudaMemsetAsync(a.next_item, 0, flags * sizeof(uint32_t), stream), "cudaMemsetAsync");
+                !s)
+                return s;
         flags_clean_ = false;
         int const grid = sms_;
         if (fast_) sm90::step_kernel<true><<<grid, sm90::threads_k, shared_bytes(true), stream>>>(maps, a);
@@ -132,15 +156,26 @@ class sm90_engine_t {
         a.scalars = scalars;
         a.scalars_double = scalars_double;
         if (a.row.blocks == 0) {
-            if (auto s = check(cudaMemsetAsync(gradient, 0, size_t(a.rows) * a.dims * (a.fp32_gradients ? 4 : 2), stream), "cudaMemsetAsync"); !s) return s;
+            if (auto s =
+                    check(cudaMemsetAsync(gradient, 0, size_t(a.rows) * a.dims * (a.fp32_gradients ? 4 : 2), stream),
+                          "cudaMemsetAsync");
+                !s)
+                return s;
             if (scalars_double)
-                if (auto s = check(cudaMemsetAsync(scalars_double, 0, 3 * sizeof(double), stream), "cudaMemsetAsync"); !s) return s;
-            return scalars ? check(cudaMemsetAsync(scalars, 0, 3 * sizeof(float), stream), "cudaMemsetAsync") : gpu_status_t{};
+                if (auto s = check(cudaMemsetAsync(scalars_double, 0, 3 * sizeof(double), stream), "cudaMemsetAsync");
+                    !s)
+                    return s;
+            return scalars ? check(cudaMemsetAsync(scalars, 0, 3 * sizeof(float), stream), "cudaMemsetAsync")
+                           : gpu_status_t{};
         }
-        int const covered = std::min(a.row.blocks * sm90::tile_k, a.rows);   // rows past the last live block
+        int const covered = std::min(a.row.blocks * sm90::tile_k, a.rows);  // rows past the last live block
         size_t const row_bytes = size_t(a.dims) * (a.fp32_gradients ? 4 : 2);
         if (covered < a.rows)
-            if (auto s = check(cudaMemsetAsync(static_cast<uint8_t*>(gradient) + covered * row_bytes, 0, (a.rows - covered) * row_bytes, stream), "cudaMemsetAsync"); !s) return s;
+            if (auto s = check(cudaMemsetAsync(static_cast<uint8_t*>(gradient) + covered * row_bytes, 0,
+                                               (a.rows - covered) * row_bytes, stream),
+                               "cudaMemsetAsync");
+                !s)
+                return s;
         sm90::finish_kernel<<<dim3(a.row.blocks, a.tiles * 4), sm90::finish_threads_k, 0, stream>>>(a);
         return check(cudaGetLastError(), "finish_kernel");
     }
@@ -148,25 +183,30 @@ class sm90_engine_t {
   private:
     static gpu_status_t check(cudaError_t error, char const* what) {
         if (error == cudaSuccess) return {};
-        return {error == cudaErrorMemoryAllocation ? status_t::out_of_memory_k : status_t::crashed_k, std::string(what) + ": " + cudaGetErrorString(error)};
+        return {error == cudaErrorMemoryAllocation ? status_t::out_of_memory_k : status_t::crashed_k,
+                std::string(what) + ": " + cudaGetErrorString(error)};
     }
-    static int shared_bytes(bool fast) { return int(fast ? sizeof(sm90::shared_t<true>) : sizeof(sm90::shared_t<false>)) + 1024; }
+    static int shared_bytes(bool fast) {
+        return int(fast ? sizeof(sm90::shared_t<true>) : sizeof(sm90::shared_t<false>)) + 1024;
+    }
 
     /// Everything that depends on the problem alone.
     gpu_status_t plan(gpu_problem_t const& p, sm90_tuning_t const& tuning) {
         auto const refuse = [](char const* why) { return gpu_status_t{status_t::unsupported_k, why}; };
         if (p.loss != loss_t::one_set_sigmoid_k) return refuse("the sm90 engine has one_set_sigmoid only");
-        if (p.rows < 1 || p.rows > (1u << 22) || p.live > p.rows) return refuse("rows must be 1 to 4194304, and live at most rows");
+        if (p.rows < 1 || p.rows > (1u << 22) || p.live > p.rows)
+            return refuse("rows must be 1 to 4194304, and live at most rows");
         if (p.dims < 64 || p.dims > 4096 || p.dims % 64) return refuse("dims must be a multiple of 64 from 64 to 4096");
         if (p.prefix_count < 1 || p.prefix_count > uint32_t(max_prefixes_k)) return refuse("1 to 16 prefixes");
         if (p.total_live < p.live) return refuse("total_live is below live");
         for (uint32_t i = 0; i < p.prefix_count; ++i) {
             uint32_t const begin = i ? p.prefixes[i - 1] : 0;
-            if (p.prefixes[i] % 64 || p.prefixes[i] <= begin || p.prefixes[i] > p.dims) return refuse("prefixes must be ascending multiples of 64 up to dims");
+            if (p.prefixes[i] % 64 || p.prefixes[i] <= begin || p.prefixes[i] > p.dims)
+                return refuse("prefixes must be ascending multiples of 64 up to dims");
         }
         problem_ = p;
         tuning_ = tuning;
-        if (tuning.wide == 0) {   // the faster shape where memory allows, the smaller one above
+        if (tuning.wide == 0) {  // the faster shape where memory allows, the smaller one above
             tuning_.wide = p.rows > 4096 && p.rows <= 32768 ? 2 : 1;
             tuning_.lag = tuning_.wide == 2 ? 1 : 2;
             tuning_.ring = tuning_.wide == 2 ? 3 : 4;
@@ -198,8 +238,12 @@ class sm90_engine_t {
             a_.program[4] = {3, 256, 256, 3};
         } else {
             for (int band = 0; band < a_.prefixes; ++band)
-                for (int column = band ? int(p.prefixes[band - 1]) : 0; column < int(p.prefixes[band]); column += sm90::piece_k)
-                    a_.program[a_.programs] = {int16_t(band), int16_t(column), int16_t(std::min(sm90::piece_k, int(p.prefixes[band]) - column)), int16_t(a_.programs)}, ++a_.programs;
+                for (int column = band ? int(p.prefixes[band - 1]) : 0; column < int(p.prefixes[band]);
+                     column += sm90::piece_k)
+                    a_.program[a_.programs] = {int16_t(band), int16_t(column),
+                                               int16_t(std::min(sm90::piece_k, int(p.prefixes[band]) - column)),
+                                               int16_t(a_.programs)},
+                    ++a_.programs;
             a_.tiles = a_.programs;
         }
         for (int i = 0; i < a_.programs; ++i) a_.tile_program[a_.program[i].tile] = uint8_t(i);
@@ -223,7 +267,9 @@ class sm90_engine_t {
         a.ring = std::min(a.ring, a.superblocks);
         a.lag = std::min(a.lag, std::max(1, a.superblocks));
     }
-    static size_t flag_words(sm90::params_t const& a) { return 4 + size_t(a.superblocks) * 2 + size_t(a.row.blocks) * a.programs * 2; }
+    static size_t flag_words(sm90::params_t const& a) {
+        return 4 + size_t(a.superblocks) * 2 + size_t(a.row.blocks) * a.programs * 2;
+    }
 
     /// Assigns scratch from `base` on; returns its size.
     size_t lay_out(uint8_t* base) {
@@ -253,7 +299,8 @@ class sm90_engine_t {
         flag_words_ = std::max(flag_words(own), flag_words(foreign));
         take(a_.next_item, flag_words_);
         // tiles of a ring that never wraps need not be whole
-        size_t const superblocks = size_t(std::min(a_.ring, std::max(1, std::max(own.superblocks, foreign.superblocks))));
+        size_t const superblocks =
+            size_t(std::min(a_.ring, std::max(1, std::max(own.superblocks, foreign.superblocks))));
         take(a_.weights, superblocks * sm90::strip_k * sm90::strip_k * a_.wide * prefixes * sm90::plane_bytes_k);
         a_.row.records = row_records_;
         return at;
@@ -264,19 +311,37 @@ class sm90_engine_t {
         if (rows == 0) return {};
         bool const flat = box_chunks == 1;
         cuuint64_t const row_bytes = cuuint64_t(a_.dims) * 2;
-        cuuint64_t const dims[3] = {flat ? cuuint64_t(a_.dims) : 64, cuuint64_t(rows), cuuint64_t(a_.dims / 64)}, strides[2] = {row_bytes, 128};
+        cuuint64_t const dims[3] = {flat ? cuuint64_t(a_.dims) : 64, cuuint64_t(rows), cuuint64_t(a_.dims / 64)},
+                         strides[2] = {row_bytes, 128};
         cuuint32_t const box[3] = {64, box_rows, box_chunks}, unit[3] = {1, 1, 1};
-        CUresult const r = encode_(&out, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, flat ? 2 : 3, const_cast<__nv_bfloat16*>(x), dims, strides, box, unit, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-        if (r != CUDA_SUCCESS) return {status_t::crashed_k, "cuTensorMapEncodeTiled: error " + std::to_string(int(r)) + " (embeddings must be 16-byte aligned)"};
+        CUresult const r = encode_(&out, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, flat ? 2 : 3, const_cast<__nv_bfloat16*>(x),
+                                   dims, strides, box, unit, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        if (r != CUDA_SUCCESS)
+            return {status_t::crashed_k, "cuTensorMapEncodeTiled: error " + std::to_string(int(r)) +
+                                             " (embeddings must be 16-byte aligned)"};
         return {};
     }
-    gpu_status_t prepare(__nv_bfloat16 const* x, int32_t const* labels, int live, int64_t first_row, float* records, int blocks, bool own, cudaStream_t stream) const {
+    gpu_status_t prepare(__nv_bfloat16 const* x, int32_t const* labels, int live, int64_t first_row, float* records,
+                         int blocks, bool own, cudaStream_t stream) const {
         if (blocks == 0) return {};
-        sm90::prepare_t p = {x, labels, records, live, a_.dims, a_.prefixes, {}, first_row, own ? a_.s : nullptr, own ? a_.sums : nullptr, own ? a_.residual_count : nullptr,
-                             own ? a_.next_item : nullptr, int64_t(flag_words_), own ? a_.finished : nullptr};
+        sm90::prepare_t p = {x,
+                             labels,
+                             records,
+                             live,
+                             a_.dims,
+                             a_.prefixes,
+                             {},
+                             first_row,
+                             own ? a_.s : nullptr,
+                             own ? a_.sums : nullptr,
+                             own ? a_.residual_count : nullptr,
+                             own ? a_.next_item : nullptr,
+                             int64_t(flag_words_),
+                             own ? a_.finished : nullptr};
         for (int i = 0; i < a_.prefixes; ++i) p.prefix[i] = int(problem_.prefixes[i]);
-        sm90::prepare_kernel<<<blocks * (sm90::tile_k / sm90::prepare_warps_k), sm90::prepare_warps_k * 32, 0, stream>>>(p);
+        sm90::prepare_kernel<<<blocks*(sm90::tile_k / sm90::prepare_warps_k), sm90::prepare_warps_k * 32, 0, stream>>>(
+            p);
         return check(cudaGetLastError(), "prepare_kernel");
     }
 

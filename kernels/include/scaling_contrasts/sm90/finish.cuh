@@ -16,21 +16,23 @@ __device__ __forceinline__ double sum_over_warp(double v) {
 constexpr int finish_threads_k = 128;
 
 __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const __grid_constant__ a) {
-    __shared__ float own[max_prefixes_k][tile_k / 2];   // T_b of this quarter's rows
+    __shared__ float own[max_prefixes_k][tile_k / 2];  // T_b of this quarter's rows
     __shared__ residual_t residuals[tile_k / 2][residuals_k];
     __shared__ int residual_count[tile_k / 2];
     __shared__ double part[4];
     __shared__ bool last;
-    int const block = blockIdx.x, which = blockIdx.y / 4, quarter = blockIdx.y % 4, row_half = quarter / 2, column_half = quarter % 2;
+    int const block = blockIdx.x, which = blockIdx.y / 4, quarter = blockIdx.y % 4, row_half = quarter / 2,
+              column_half = quarter % 2;
     int const thread = threadIdx.x, lane = thread & 31;
     program_t const program = a.program[a.tile_program[which]];
-    float4 const* tile = reinterpret_cast<float4 const*>(a.dx + (int64_t(block) * a.tiles + which) * gradient_tile_k) + row_half * (gradient_tile_k / 8) + column_half * (gradient_tile_k / 16) + thread;
-    float4 first[4];   // on their way while the rows' sums are looked up
+    float4 const* tile = reinterpret_cast<float4 const*>(a.dx + (int64_t(block) * a.tiles + which) * gradient_tile_k) +
+                         row_half * (gradient_tile_k / 8) + column_half * (gradient_tile_k / 16) + thread;
+    float4 first[4];  // on their way while the rows' sums are looked up
 #pragma unroll
     for (int j = 0; j < 4; ++j) first[j] = __ldcs(tile + j * 128);
 
     scales_t const scale = scales_of(a);
-    float const unit = 1.f / scale.s;   // a power of two
+    float const unit = 1.f / scale.s;  // a power of two
     float const* inv = a.row.records + int64_t(block) * record_floats(a.prefixes) + row_half * (tile_k / 2);
     int64_t const* s = a.s + int64_t(block) * a.prefixes * tile_k;
     for (int i = thread; i < a.prefixes * (tile_k / 2); i += finish_threads_k) {
@@ -38,7 +40,7 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const
         float const v = inv[p * tile_k + r];
         own[p][r] = v * v * (float(s[p * tile_k + row_half * (tile_k / 2) + r]) * unit);
     }
-    if (thread < tile_k / 2) {   // a row's residuals, in the order of the other rows' addresses, so that bits repeat
+    if (thread < tile_k / 2) {  // a row's residuals, in the order of the other rows' addresses, so that bits repeat
         int64_t const r = int64_t(block) * tile_k + row_half * (tile_k / 2) + thread;
         int n = 0;
         if (a.residuals && r < a.row.live) {
@@ -47,7 +49,8 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const
                 for (; n < int(count); ++n) {
                     residual_t const e = a.residuals[r * residuals_k + n];
                     int at = n;
-                    for (; at > 0 && residuals[thread][at - 1].x > e.x; --at) residuals[thread][at] = residuals[thread][at - 1];
+                    for (; at > 0 && residuals[thread][at - 1].x > e.x; --at)
+                        residuals[thread][at] = residuals[thread][at - 1];
                     residuals[thread][at] = e;
                 }
         }
@@ -60,15 +63,16 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const
 
     float const factor = 2.f * ln2_k * a.weight / float(a.rows_everywhere);
     int const row = thread / 32 * 16 + lane / 4, quad = lane & 3;
-    auto column_of = [&](int j) {   // of chunk j of 8 columns, in this quarter
+    auto column_of = [&](int j) {  // of chunk j of 8 columns, in this quarter
         if (program.band >= 0) return program.column + column_half * (piece_k / 2) + 8 * j;
-        return column_half == 0 ? 128 + 8 * j : j < 8 ? 64 + 8 * j : 8 * j - 64;   // as narrow items hold them
+        return column_half == 0 ? 128 + 8 * j : j < 8 ? 64 + 8 * j : 8 * j - 64;  // as narrow items hold them
     };
 #pragma unroll
     for (int j = 0; j < 16; j += 2) {
         if (program.band >= 0 && column_half * (piece_k / 2) + 8 * j >= program.width) break;
         int const band = program.band >= 0 ? program.band : column_half == 0 ? 2 : j < 8 ? 1 : 0;
-        float4 const v[2] = {j < 4 ? first[j & 3] : __ldcs(tile + j * 128), j < 4 ? first[(j + 1) & 3] : __ldcs(tile + (j + 1) * 128)};
+        float4 const v[2] = {j < 4 ? first[j & 3] : __ldcs(tile + j * 128),
+                             j < 4 ? first[(j + 1) & 3] : __ldcs(tile + (j + 1) * 128)};
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             int const r = row + 8 * h, in_block = row_half * (tile_k / 2) + r;
@@ -79,7 +83,8 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const
             for (int k = 0; k < 2; ++k) {
                 int const column = column_of(j + k) + quad * 2;
                 uint32_t const x = live ? *reinterpret_cast<uint32_t const*>(a.x + at + column) : 0u;
-                float lo = (h ? v[k].z : v[k].x) - own[band][r] * ptx::lo_bf16(x), hi = (h ? v[k].w : v[k].y) - own[band][r] * ptx::hi_bf16(x);
+                float lo = (h ? v[k].z : v[k].x) - own[band][r] * ptx::lo_bf16(x),
+                      hi = (h ? v[k].w : v[k].y) - own[band][r] * ptx::hi_bf16(x);
                 for (int e = 0; e < residual_count[r]; ++e) {
                     residual_t const& other = residuals[r][e];
                     uint32_t const y = *reinterpret_cast<uint32_t const*>(other.x + column);
@@ -89,17 +94,20 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const
                 lo = live ? factor * lo : 0.f;
                 hi = live ? factor * hi : 0.f;
                 packed[k] = ptx::pack_bf16(lo, hi);
-                if (a.fp32_gradients && there) *reinterpret_cast<float2*>(static_cast<float*>(a.gradient) + at + column) = make_float2(lo, hi);
+                if (a.fp32_gradients && there)
+                    *reinterpret_cast<float2*>(static_cast<float*>(a.gradient) + at + column) = make_float2(lo, hi);
             }
-            if (!a.fp32_gradients) {   // the four lanes of a row swap, so that each has four columns in a row and together a whole sector
+            if (!a.fp32_gradients) {  // the four lanes of a row swap, so that each has four columns in a row and together a whole sector
                 uint32_t const from = lane / 4 * 4 + (quad & 1) * 2;
                 uint32_t const l0 = __shfl_sync(~0u, packed[0], from), l1 = __shfl_sync(~0u, packed[1], from);
                 uint32_t const h0 = __shfl_sync(~0u, packed[0], from + 1), h1 = __shfl_sync(~0u, packed[1], from + 1);
-                if (there) *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(a.gradient) + at + column_of(j + quad / 2) + (quad & 1) * 4) = make_uint2(quad & 2 ? l1 : l0, quad & 2 ? h1 : h0);
+                if (there)
+                    *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(a.gradient) + at + column_of(j + quad / 2) +
+                                              (quad & 1) * 4) = make_uint2(quad & 2 ? l1 : l0, quad & 2 ? h1 : h0);
             }
         }
     }
-    if (blockIdx.y == 0 && a.columns < a.dims) {   // columns past the last prefix
+    if (blockIdx.y == 0 && a.columns < a.dims) {  // columns past the last prefix
         int const width = a.dims - a.columns;
         for (int i = thread; i < tile_k * width; i += finish_threads_k) {
             int const r = i / width;
@@ -130,7 +138,8 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const
     __threadfence();
     for (int k = 0; k < 3; ++k) {
         double sum = 0.0;
-        for (int i = threadIdx.x; i < int(gridDim.x); i += finish_threads_k) sum += __ldcg(a.partials + 3 * int64_t(i) + k);
+        for (int i = threadIdx.x; i < int(gridDim.x); i += finish_threads_k)
+            sum += __ldcg(a.partials + 3 * int64_t(i) + k);
         sum = sum_over_warp(sum);
         __syncthreads();
         if (lane == 0) part[threadIdx.x / 32] = sum;

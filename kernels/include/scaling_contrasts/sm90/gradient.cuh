@@ -8,12 +8,12 @@ namespace scaling_contrasts::sm90 {
 
 /// What a consumer thread carries from item to item.
 struct consumer_t {
-    uint32_t base;                 // of shared memory
-    int wg, warp, lane, thread;    // warpgroup 0 or 1, warp and thread in it
-    uint32_t used = 0;             // a bit a slot: parity of its uses
+    uint32_t base;               // of shared memory
+    int wg, warp, lane, thread;  // warpgroup 0 or 1, warp and thread in it
+    uint32_t used = 0;           // a bit a slot: parity of its uses
     uint32_t score_head = 0, parity = 0;
-    uint32_t outputs = 0;          // parity of the stagings so far
-    uint32_t exact = 0;            // score: a bit a band, where the last tile's logits were not far below zero
+    uint32_t outputs = 0;  // parity of the stagings so far
+    uint32_t exact = 0;    // score: a bit a band, where the last tile's logits were not far below zero
 };
 
 template <class shared>
@@ -23,17 +23,20 @@ __device__ __forceinline__ void wait_full(consumer_t& c, uint32_t slot) {
 }
 
 template <class shared, int trans_a_>
-__device__ __forceinline__ void wide_slabs(consumer_t& c, float (&acc)[128], uint32_t slabs, uint32_t& head, uint32_t& tail, bool& first) {
+__device__ __forceinline__ void wide_slabs(consumer_t& c, float (&acc)[128], uint32_t slabs, uint32_t& head,
+                                           uint32_t& tail, bool& first) {
 #pragma unroll 1
     for (uint32_t s = 0; s < slabs; ++s) {
-        uint32_t const w = c.base + head * slot_bytes_k + c.wg * 8192, x = c.base + (head + 1) * slot_bytes_k;   // the right half follows
+        uint32_t const w = c.base + head * slot_bytes_k + c.wg * 8192,
+                       x = c.base + (head + 1) * slot_bytes_k;  // the right half follows
 #pragma unroll
         for (uint32_t i = 0; i < 3; ++i) wait_full<shared>(c, head + i);
         if ((head += 3) == shared::wide_ring_k) head = 0;
         uint64_t const da = ptx::operand(w), db = ptx::operand(x, 8192);
         ptx::wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < slab_k / 16; ++k) ptx::wgmma_n256<trans_a_, 1>(acc, da + k * (trans_a_ ? 128 : 2), db + k * 128, 1);
+        for (int k = 0; k < slab_k / 16; ++k)
+            ptx::wgmma_n256<trans_a_, 1>(acc, da + k * (trans_a_ ? 128 : 2), db + k * 128, 1);
         ptx::wgmma_commit();
         ptx::wgmma_wait<1>();
         if (!first) {
@@ -48,16 +51,19 @@ __device__ __forceinline__ void wide_slabs(consumer_t& c, float (&acc)[128], uin
 
 /// Columns 128-255 of the article's ladder: two slots a slab, rows and plane 2.
 template <class shared, int trans_a_>
-__device__ __forceinline__ void right_slabs(consumer_t& c, float (&acc)[64], uint32_t slabs, uint32_t& head, uint32_t& tail, bool& first) {
+__device__ __forceinline__ void right_slabs(consumer_t& c, float (&acc)[64], uint32_t slabs, uint32_t& head,
+                                            uint32_t& tail, bool& first) {
 #pragma unroll 1
     for (uint32_t s = 0; s < slabs; ++s) {
-        uint64_t const da = ptx::operand(c.base + (head + 1) * slot_bytes_k + c.wg * 8192), db = ptx::operand(c.base + head * slot_bytes_k, 8192);
+        uint64_t const da = ptx::operand(c.base + (head + 1) * slot_bytes_k + c.wg * 8192),
+                       db = ptx::operand(c.base + head * slot_bytes_k, 8192);
         wait_full<shared>(c, head);
         wait_full<shared>(c, head + 1);
         if ((head += 2) == shared::wide_ring_k) head = 0;
         ptx::wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < slab_k / 16; ++k) ptx::wgmma_n128<trans_a_, 1>(acc, da + k * (trans_a_ ? 128 : 2), db + k * 128, 1);
+        for (int k = 0; k < slab_k / 16; ++k)
+            ptx::wgmma_n128<trans_a_, 1>(acc, da + k * (trans_a_ ? 128 : 2), db + k * 128, 1);
         ptx::wgmma_commit();
         ptx::wgmma_wait<1>();
         if (!first) {
@@ -73,11 +79,13 @@ __device__ __forceinline__ void right_slabs(consumer_t& c, float (&acc)[64], uin
 
 /// Columns 0-127: three slots a slab, rows, plane 1 for the right 64 columns and plane 0 for the left.
 template <class shared, int trans_a_>
-__device__ __forceinline__ void left_slabs(consumer_t& c, float (&a1)[32], float (&a0)[32], uint32_t slabs, uint32_t& head, uint32_t& tail, bool& first) {
+__device__ __forceinline__ void left_slabs(consumer_t& c, float (&a1)[32], float (&a0)[32], uint32_t slabs,
+                                           uint32_t& head, uint32_t& tail, bool& first) {
 #pragma unroll 1
     for (uint32_t s = 0; s < slabs; ++s) {
         uint32_t const x = c.base + head * slot_bytes_k, w = x + slot_bytes_k + c.wg * 8192;
-        uint64_t const d1 = ptx::operand(w), d0 = ptx::operand(w + slot_bytes_k), x1 = ptx::operand(x + 8192, 8192), x0 = ptx::operand(x, 8192);
+        uint64_t const d1 = ptx::operand(w), d0 = ptx::operand(w + slot_bytes_k), x1 = ptx::operand(x + 8192, 8192),
+                       x0 = ptx::operand(x, 8192);
 #pragma unroll
         for (uint32_t i = 0; i < 3; ++i) wait_full<shared>(c, head + i);
         if ((head += 3) == shared::wide_ring_k) head = 0;
@@ -101,18 +109,22 @@ __device__ __forceinline__ void left_slabs(consumer_t& c, float (&a1)[32], float
 
 /// Adds `value(0)` .. `value(count_ - 1)` of every thread to the gradient tile, from its chunk `chunk_` on, after the shares that come before.
 template <class shared, int count_, int chunk_, class value_at>
-__device__ __forceinline__ void write_share(params_t const& a, item_t const& item, consumer_t& c, uint32_t seen, value_at const& value) {
+__device__ __forceinline__ void write_share(params_t const& a, item_t const& item, consumer_t& c, uint32_t seen,
+                                            value_at const& value) {
     ptx::mbar_wait(c.base + shared::at_out_empty + c.wg * 8, c.outputs ^ 1);
-    if (c.lane == 0 && seen < item.count) ptx::wait_count(a.turn + (item.row * a.programs + item.at) * 2 + c.wg, item.count);
+    if (c.lane == 0 && seen < item.count)
+        ptx::wait_count(a.turn + (item.row * a.programs + item.at) * 2 + c.wg, item.count);
     __syncwarp();
     int64_t const tile = int64_t(item.row) * a.tiles + a.program[item.at].tile;
     float* out = a.dx + tile * gradient_tile_k + c.wg * (gradient_tile_k / 2) + chunk_ * 512 + c.thread * 4;
     if (item.count == 0 && !a.accumulate) {
 #pragma unroll
-        for (int j = 0; j < count_ / 4; ++j) ptx::store(out + j * 512, value(4 * j), value(4 * j + 1), value(4 * j + 2), value(4 * j + 3));
+        for (int j = 0; j < count_ / 4; ++j)
+            ptx::store(out + j * 512, value(4 * j), value(4 * j + 1), value(4 * j + 2), value(4 * j + 3));
     } else {
 #pragma unroll
-        for (int j = 0; j < count_ / 4; ++j) ptx::red_add(out + j * 512, value(4 * j), value(4 * j + 1), value(4 * j + 2), value(4 * j + 3));
+        for (int j = 0; j < count_ / 4; ++j)
+            ptx::red_add(out + j * 512, value(4 * j), value(4 * j + 1), value(4 * j + 2), value(4 * j + 3));
     }
     __syncwarp();
     if (c.lane == 0) ptx::mbar_arrive(c.base + shared::at_out_full + c.wg * 8);
@@ -123,8 +135,9 @@ template <bool fast_>
 __device__ __forceinline__ void gradient_item(params_t const& a, item_t const& item, consumer_t& c) {
     using shared = shared_t<fast_>;
     sum_t const sum = sum_of(a, item);
-    uint32_t seen = 0;   // looked up early, so that the answer is here when it is needed
-    if (c.lane == 0 && item.count) seen = *const_cast<uint32_t volatile const*>(a.turn + (item.row * a.programs + item.at) * 2 + c.wg);
+    uint32_t seen = 0;  // looked up early, so that the answer is here when it is needed
+    if (c.lane == 0 && item.count)
+        seen = *const_cast<uint32_t const volatile*>(a.turn + (item.row * a.programs + item.at) * 2 + c.wg);
     bool first = true;
     stopwatch_t watch;
     uint32_t head = 0, tail = 0;

@@ -20,8 +20,8 @@ struct cursor_t {
 };
 
 struct superblock_t {
-    int i0, i1, j0, j1;   // row blocks
-    int diagonal;         // blocks of [j0, j1) that are also in [i0, i1)
+    int i0, i1, j0, j1;  // row blocks
+    int diagonal;        // blocks of [j0, j1) that are also in [i0, i1)
 };
 __host__ __device__ inline superblock_t superblock(params_t const& a, cursor_t const& c) {
     superblock_t r;
@@ -40,7 +40,9 @@ __host__ __device__ inline int gradients_of(params_t const& a, superblock_t cons
     return a.programs * (s.i1 - s.i0 + (a.own ? s.j1 - s.j0 - s.diagonal : 0));
 }
 __host__ __device__ inline int score_slots(params_t const& a) { return strip_k * strip_k * a.wide; }
-__host__ __device__ inline int gradient_slots(params_t const& a) { return a.programs * strip_k * (a.own ? 1 + a.wide : 1); }
+__host__ __device__ inline int gradient_slots(params_t const& a) {
+    return a.programs * strip_k * (a.own ? 1 + a.wide : 1);
+}
 __host__ __device__ inline uint32_t items_of(params_t const& a) {
     return uint32_t(a.superblocks + a.lag) * uint32_t(score_slots(a) + gradient_slots(a));
 }
@@ -50,13 +52,14 @@ enum kind_t : uint32_t { stop_k, score_k, gradient_k };
 /// Eight words, passed from the producer to the other warps of a CTA through shared memory.
 struct alignas(16) item_t {
     uint32_t kind;
-    uint32_t row;        // row block
-    uint32_t at;         // score: column block; gradient: program
-    uint32_t index;      // superblock
-    uint32_t slot;       // score: tile slot in the ring of weights; gradient: that of tile (i0, j0)
-    uint32_t k;          // gradient: first block of the sum | one past the last << 16, both relative to `origin`
-    uint32_t origin;     // gradient: i0 and j0 are multiples of strip_k: j0 / strip_k | i0 / strip_k << 16; score: superblock to wait for, + 1
-    uint32_t count;      // gradient: shares that must have been added before; score: what `consumed` must be there
+    uint32_t row;    // row block
+    uint32_t at;     // score: column block; gradient: program
+    uint32_t index;  // superblock
+    uint32_t slot;   // score: tile slot in the ring of weights; gradient: that of tile (i0, j0)
+    uint32_t k;      // gradient: first block of the sum | one past the last << 16, both relative to `origin`
+    uint32_t
+        origin;  // gradient: i0 and j0 are multiples of strip_k: j0 / strip_k | i0 / strip_k << 16; score: superblock to wait for, + 1
+    uint32_t count;  // gradient: shares that must have been added before; score: what `consumed` must be there
 };
 
 /// Decodes item `n`; false where the slot is empty.
@@ -77,7 +80,7 @@ struct scheduler_t {
             is_score = pos < ns;
             k = is_score ? pos : pos - ns;
         }
-        uint32_t const tiles = strip_k * strip_k * a.wide;   // tile slots of a superblock
+        uint32_t const tiles = strip_k * strip_k * a.wide;  // tile slots of a superblock
         if (is_score) {
             if (stage >= a.superblocks) return false;
             score.advance(a, stage);

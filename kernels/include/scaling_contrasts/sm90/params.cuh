@@ -8,12 +8,12 @@
 
 namespace scaling_contrasts::sm90 {
 
-constexpr int tile_k = 128;                        // cells are scored in 128 x 128 tiles; a row block is 128 rows
-constexpr int strip_k = 8;                         // row blocks of a superblock's side
-constexpr int slab_k = 64;                         // columns (score) or rows (gradient) that a pipeline stage holds
-constexpr int plane_bytes_k = tile_k * tile_k * 2; // weights of one tile and band
-constexpr int piece_k = 256;                       // columns of a gradient tile
-constexpr int gradient_tile_k = tile_k * piece_k;  // floats of a gradient tile
+constexpr int tile_k = 128;                         // cells are scored in 128 x 128 tiles; a row block is 128 rows
+constexpr int strip_k = 8;                          // row blocks of a superblock's side
+constexpr int slab_k = 64;                          // columns (score) or rows (gradient) that a pipeline stage holds
+constexpr int plane_bytes_k = tile_k * tile_k * 2;  // weights of one tile and band
+constexpr int piece_k = 256;                        // columns of a gradient tile
+constexpr int gradient_tile_k = tile_k * piece_k;   // floats of a gradient tile
 constexpr int max_programs_k = 64;
 constexpr float log2e_k = 1.4426950408889634f, ln2_k = 0.6931471805599453f;
 
@@ -33,65 +33,65 @@ __host__ __device__ constexpr int permuted(int x) { return x / 16 * 16 + x % 8 /
 /// One set of rows as scored: their statistics and how many there are.
 struct side_t {
     float const* records;
-    int blocks;   // row blocks
-    int live;     // rows
+    int blocks;  // row blocks
+    int live;    // rows
 };
 
 /// What rounding to bf16 took from the weights of a positive cell, band by band: added back in fp32 at the end. A row keeps as many as
 /// fit; a row with more positives needs none, since their errors average out.
 struct residual_t {
-    __nv_bfloat16 const* x;   // the other row
-    float band[6];            // five bands
+    __nv_bfloat16 const* x;  // the other row
+    float band[6];           // five bands
 };
 constexpr int residuals_k = 4, too_many_k = 1 << 16;
 
 struct params_t {
     // the problem
-    int prefixes, dims, columns;              // P, D, and the last prefix
-    int slabs[max_prefixes_k];                // 64-column slabs of each band
-    float omega[max_prefixes_k];              // weight of each prefix over that of the first
-    float weight;                             // that of the first
-    double rows_everywhere;                   // n
+    int prefixes, dims, columns;  // P, D, and the last prefix
+    int slabs[max_prefixes_k];    // 64-column slabs of each band
+    float omega[max_prefixes_k];  // weight of each prefix over that of the first
+    float weight;                 // that of the first
+    double rows_everywhere;       // n
     bool self_pairs, fp32_gradients;
-    int programs, tiles;                      // gradient items, gradient tiles, of a row block
+    int programs, tiles;  // gradient items, gradient tiles, of a row block
     program_t program[max_programs_k];
-    uint8_t tile_program[max_programs_k];     // a program that adds to the tile
-    float const* t;                           // scale and bias, in device memory
+    uint8_t tile_program[max_programs_k];  // a program that adds to the tile
+    float const* t;                        // scale and bias, in device memory
     float const* b;
     // the rows that get gradients
     side_t row;
-    int64_t first_row;                        // global number of row 0
-    __nv_bfloat16 const* x;                   // [rows][D]
-    int64_t* s;                               // [row block][prefix][row]: sums of weight times dot product, fixed point
-    int64_t* sums;                            // [row block][2]: loss and sum of sigmoids, fixed point
-    double* partials;                         // [row block][3]
-    uint32_t* finished;                       // row blocks done by the finishing kernel
-    uint32_t* residual_count;                 // [row]
-    residual_t* residuals;                    // [row][residuals_k]
-    float* dx;                                // [row block][tile]: gradient tiles in the order that threads hold them
-    void* gradient;                           // [rows][D]
-    float* scalars;                           // loss, dL/dt, dL/db; or null
-    double* scalars_double;                   // the same; or null
+    int64_t first_row;         // global number of row 0
+    __nv_bfloat16 const* x;    // [rows][D]
+    int64_t* s;                // [row block][prefix][row]: sums of weight times dot product, fixed point
+    int64_t* sums;             // [row block][2]: loss and sum of sigmoids, fixed point
+    double* partials;          // [row block][3]
+    uint32_t* finished;        // row blocks done by the finishing kernel
+    uint32_t* residual_count;  // [row]
+    residual_t* residuals;     // [row][residuals_k]
+    float* dx;                 // [row block][tile]: gradient tiles in the order that threads hold them
+    void* gradient;            // [rows][D]
+    float* scalars;            // loss, dL/dt, dL/db; or null
+    double* scalars_double;    // the same; or null
     int rows;
     // the block of candidates being scored
     side_t column;
     __nv_bfloat16 const* column_x;
-    bool own;                                 // candidates are the rows themselves: only tiles I <= J are scored
-    bool accumulate;                          // dx already holds the share of an earlier block
-    uint8_t* weights;                         // ring of superblocks: [superblock][tile][band][half][row][64], swizzled
-    int wide, ring, lag;                      // strips a superblock spans in J; superblocks in the ring; superblocks the gradient lags
-    bool interleave;                          // score and gradient items of a stage alternate
+    bool own;             // candidates are the rows themselves: only tiles I <= J are scored
+    bool accumulate;      // dx already holds the share of an earlier block
+    uint8_t* weights;     // ring of superblocks: [superblock][tile][band][half][row][64], swizzled
+    int wide, ring, lag;  // strips a superblock spans in J; superblocks in the ring; superblocks the gradient lags
+    bool interleave;      // score and gradient items of a stage alternate
     int strips_i, strips_j, superblocks;
-    uint32_t* next_item;                      // work queue
-    uint32_t* scored;                         // [superblock]: halves of tiles stored
-    uint32_t* consumed;                       // [superblock]: halves of gradient tiles that have read their weights
-    uint32_t* turn;                           // [row block][program][warpgroup]: shares added to a gradient tile
+    uint32_t* next_item;  // work queue
+    uint32_t* scored;     // [superblock]: halves of tiles stored
+    uint32_t* consumed;   // [superblock]: halves of gradient tiles that have read their weights
+    uint32_t* turn;       // [row block][program][warpgroup]: shares added to a gradient tile
 };
 
 /// Scales of the fixed-point sums. Fixed point makes them independent of the order in which tiles finish.
 struct scales_t {
-    float t2, b2;      // scale and bias times log2(e); t2 is never 0, so that weights can carry it
-    float s, sum;      // units per 1 of S and of the loss sums
+    float t2, b2;  // scale and bias times log2(e); t2 is never 0, so that weights can carry it
+    float s, sum;  // units per 1 of S and of the loss sums
 };
 __device__ __forceinline__ scales_t scales_of(params_t const& a) {
     scales_t r;

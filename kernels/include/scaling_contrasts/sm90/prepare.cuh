@@ -9,22 +9,22 @@ constexpr int prepare_warps_k = 8;
 
 struct prepare_t {
     __nv_bfloat16 const* x;
-    int32_t const* labels;     // or null: every row its own group
-    float* records;            // see record_floats()
+    int32_t const* labels;  // or null: every row its own group
+    float* records;         // see record_floats()
     int live, dims, prefixes;
     int prefix[max_prefixes_k];
     int64_t first_row;
-    int64_t* s;                // zeroed where given
+    int64_t* s;  // zeroed where given
     int64_t* sums;
     uint32_t* residual_count;
-    uint32_t* flags;           // zeroed, where given: the queue and the counts of the step kernel
+    uint32_t* flags;  // zeroed, where given: the queue and the counts of the step kernel
     int64_t flag_words;
-    uint32_t* finished;        // likewise
+    uint32_t* finished;  // likewise
 };
 
 /// Grid: row blocks * 128 / prepare_warps_k.
 __global__ void __launch_bounds__(prepare_warps_k * 32) prepare_kernel(prepare_t const __grid_constant__ a) {
-    __shared__ float chunk[prepare_warps_k][64];   // squares of 64 columns each
+    __shared__ float chunk[prepare_warps_k][64];  // squares of 64 columns each
     int const warp = threadIdx.x / 32, lane = threadIdx.x & 31;
     int const row = blockIdx.x * prepare_warps_k + warp;
     int const block = row / tile_k, in_block = row % tile_k;
@@ -70,7 +70,9 @@ __global__ void __launch_bounds__(prepare_warps_k * 32) prepare_kernel(prepare_t
         record[a.prefixes * tile_k + in_block] = __int_as_float(label);
     }
     if (a.flags)
-        for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < a.flag_words; i += int64_t(gridDim.x) * blockDim.x) a.flags[i] = 0;
+        for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < a.flag_words;
+             i += int64_t(gridDim.x) * blockDim.x)
+            a.flags[i] = 0;
     if (a.finished && blockIdx.x == 0 && threadIdx.x == 0) *a.finished = 0;
     if (a.sums && in_block == 0 && lane < 2) a.sums[block * 2 + lane] = 0;
 }

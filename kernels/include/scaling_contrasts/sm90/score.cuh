@@ -19,13 +19,18 @@ __device__ __forceinline__ void sum_columns(uint32_t const (&v)[16], int lane, u
     bool const b4 = lane & 16, b3 = lane & 8, b2 = lane & 4;
     uint32_t h[8], m[4];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) h[i] = ptx::add_bf16x2(b4 ? v[i + 8] : v[i], __shfl_xor_sync(~0u, b4 ? v[i] : v[i + 8], 16));
+    for (int i = 0; i < 8; ++i)
+        h[i] = ptx::add_bf16x2(b4 ? v[i + 8] : v[i], __shfl_xor_sync(~0u, b4 ? v[i] : v[i + 8], 16));
 #pragma unroll
-    for (int i = 0; i < 4; ++i) m[i] = ptx::add_bf16x2(b3 ? h[i + 4] : h[i], __shfl_xor_sync(~0u, b3 ? h[i] : h[i + 4], 8));
+    for (int i = 0; i < 4; ++i)
+        m[i] = ptx::add_bf16x2(b3 ? h[i + 4] : h[i], __shfl_xor_sync(~0u, b3 ? h[i] : h[i + 4], 8));
 #pragma unroll
-    for (int i = 0; i < 2; ++i) out[i] = ptx::add_bf16x2(b2 ? m[i + 2] : m[i], __shfl_xor_sync(~0u, b2 ? m[i] : m[i + 2], 4));
+    for (int i = 0; i < 2; ++i)
+        out[i] = ptx::add_bf16x2(b2 ? m[i + 2] : m[i], __shfl_xor_sync(~0u, b2 ? m[i] : m[i + 2], 4));
 }
-__device__ __forceinline__ int summed_chunk(int lane) { return (lane >> 4 & 1) * 8 + (lane >> 3 & 1) * 4 + (lane >> 2 & 1) * 2; }
+__device__ __forceinline__ int summed_chunk(int lane) {
+    return (lane >> 4 & 1) * 8 + (lane >> 3 & 1) * 4 + (lane >> 2 & 1) * 2;
+}
 
 /// The same in fp32 for 32 columns, eight values a thread: lane l ends with column summed_column(l).
 __device__ __forceinline__ float sum_columns(float const (&v)[8], int lane) {
@@ -46,28 +51,31 @@ __device__ __forceinline__ float sum_over_warp(float v) {
 }
 
 template <bool fast_>
-__device__ __forceinline__ void score_item(params_t const& a, item_t const& item, consumer_t& c, scales_t const& scale) {
+__device__ __forceinline__ void score_item(params_t const& a, item_t const& item, consumer_t& c,
+                                           scales_t const& scale) {
     using shared = shared_t<fast_>;
     int const prefixes = fast_ ? 5 : a.prefixes;
     int const I = item.row, J = item.at, lane = c.lane;
-    int const my_row = c.wg * 64 + c.warp * 16 + (lane >> 2);                     // and my_row + 8
-    uint32_t const at_rows = c.base + shared::at_stats(0, 0) + c.parity * 2 * shared::stats_k * 4;   // inverse norms, then labels
-    uint32_t const at_columns = at_rows + shared::stats_k * 4;                     // labels, then inverse norms
-    uint32_t const at_piece = c.base + (first_stash_k + c.wg) * slot_bytes_k + c.thread * 16;   // this thread's part of a stashed plane
+    int const my_row = c.wg * 64 + c.warp * 16 + (lane >> 2);  // and my_row + 8
+    uint32_t const at_rows =
+        c.base + shared::at_stats(0, 0) + c.parity * 2 * shared::stats_k * 4;  // inverse norms, then labels
+    uint32_t const at_columns = at_rows + shared::stats_k * 4;                 // labels, then inverse norms
+    uint32_t const at_piece =
+        c.base + (first_stash_k + c.wg) * slot_bytes_k + c.thread * 16;  // this thread's part of a stashed plane
     uint8_t* const tile = a.weights + int64_t(item.slot) * prefixes * plane_bytes_k;
     c.parity ^= 1;
 
-    float acc[64] = {};                        // dot products: [chunk of 8 columns][row r: 2 columns, row r + 8: 2 columns]
-    uint32_t last[32] = {}, before[32] = {};   // packed weights of the last two bands: [chunk][row r, row r + 8]
+    float acc[64] = {};  // dot products: [chunk of 8 columns][row r: 2 columns, row r + 8: 2 columns]
+    uint32_t last[32] = {}, before[32] = {};  // packed weights of the last two bands: [chunk][row r, row r + 8]
     float loss = 0.f, grad = 0.f;
-    bool special = false;                 // this warp's cells hold positives, self pairs, or rows that are not there
+    bool special = false;  // this warp's cells hold positives, self pairs, or rows that are not there
     uint32_t tail = c.score_head;
     // exact weights of this thread's first positives, and which cells they are: in local memory, touched by few tiles
     constexpr int kept_k = 4;
     float kept[fast_ ? kept_k : 1][5];
     int kept_cell[kept_k], positives = 0;
 
-    auto release = [&] {                  // one slab: two slots
+    auto release = [&] {  // one slab: two slots
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             if (c.thread == 0) ptx::mbar_arrive(c.base + shared::at_empty + tail * 8);
@@ -89,7 +97,10 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             for (int k = 0; k < slab_k / 16; ++k)
                 ptx::wgmma_n128<0, 0>(acc, ptx::operand(da) + 2 * k, ptx::operand(db) + 2 * k, k > 0 ? 1 : p | s);
             ptx::wgmma_commit();
-            if (s > 0) { ptx::wgmma_wait<1>(); release(); }
+            if (s > 0) {
+                ptx::wgmma_wait<1>();
+                release();
+            }
         }
         ptx::wgmma_wait<0>();
         release();
@@ -103,7 +114,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         for (int i = 0; i < 4; ++i) column[i] = ptx::load_int(at_columns + (lane + 32 * i) * 4);
         int const least = __reduce_min_sync(~0u, min(min(column[0], column[1]), min(column[2], column[3])));
         int const most = __reduce_max_sync(~0u, max(max(column[0], column[1]), max(column[2], column[3])));
-        if (!special && __reduce_max_sync(~0u, mine) >= least && __reduce_min_sync(~0u, mine) <= most) {   // perhaps
+        if (!special && __reduce_max_sync(~0u, mine) >= least && __reduce_min_sync(~0u, mine) <= most) {  // perhaps
             bool any = false;
             for (int r = 0; r < 16; ++r) {
                 int const label = __shfl_sync(~0u, mine, r);
@@ -117,7 +128,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         ptx::red_add(a.s + (int64_t(block) * prefixes + p) * tile_k + row, __float2ll_rn(v * scale.s));
     };
 
-    auto is_far = [&](float u0, float u1, uint32_t at_norms) {   // what far_band would find, in its order
+    auto is_far = [&](float u0, float u1, uint32_t at_norms) {  // what far_band would find, in its order
         float e4[4] = {};
 #pragma unroll
         for (int h = 0; h < 8; ++h) {
@@ -130,11 +141,11 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         }
         return !__any_sync(~0u, !(fmaxf(fmaxf(e4[0], e4[1]), fmaxf(e4[2], e4[3])) < far_k));
     };
-    auto far_band = [&](int p, float u0, float u1, uint32_t at_norms) {   // true if it was allowed
+    auto far_band = [&](int p, float u0, float u1, uint32_t at_norms) {  // true if it was allowed
         float e4[4] = {}, sum_g[4] = {}, sum_s[4] = {};
         uint32_t columns[16];
 #pragma unroll
-        for (int h = 0; h < 8; ++h) {   // 16 columns: eight cells a thread
+        for (int h = 0; h < 8; ++h) {  // 16 columns: eight cells a thread
             float4 const v = ptx::load_float4(at_norms + h * 64);
             float const* d = acc + h * 8;
             float w[8], g[8];
@@ -161,7 +172,9 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         if (__any_sync(~0u, !(fmaxf(fmaxf(e4[0], e4[1]), fmaxf(e4[2], e4[3])) < far_k))) return false;
         // the four lanes that hold a row have the same sums; sixteen like cells stand in for the sum of e^3
         float const g = 0.25f * (sum_g[0] + sum_g[2]), e = (e4[0] + e4[1]) + (e4[2] + e4[3]);
-        float const cubes = (e4[0] * e4[0] * e4[0] + e4[1] * e4[1] * e4[1] + e4[2] * e4[2] * e4[2] + e4[3] * e4[3] * e4[3]) * (1.f / 256);
+        float const cubes =
+            (e4[0] * e4[0] * e4[0] + e4[1] * e4[1] * e4[1] + e4[2] * e4[2] * e4[2] + e4[3] * e4[3] * e4[3]) *
+            (1.f / 256);
         float const omega = fast_ ? 1.f : a.omega[p];
         loss = fmaf(omega, fmaf(0.5f, e + g, cubes * (1.f / 3)), loss);
         grad = fmaf(omega, g + cubes, grad);
@@ -184,18 +197,21 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         float row_s[2] = {}, band_loss = 0.f, band_grad = 0.f;
         positives = 0;
 #pragma unroll
-        for (int group = 0; group < 4; ++group) {   // 32 columns: sixteen cells a thread
+        for (int group = 0; group < 4; ++group) {  // 32 columns: sixteen cells a thread
             float const* d = acc + group * 16;
-            uint32_t positive = 0, absent = 0;      // a bit a cell
+            uint32_t positive = 0, absent = 0;  // a bit a cell
             if (special) {
                 int const row0 = I * tile_k + my_row, column0 = J * tile_k + group * 32 + (lane & 3) * 2;
                 int const at_labels = at_columns + (group * 32 + (lane & 3) * 2) * 4;
-                int const label0 = ptx::load_int(at_rows + (prefixes * tile_k + my_row) * 4), label1 = ptx::load_int(at_rows + (prefixes * tile_k + my_row + 8) * 4);
+                int const label0 = ptx::load_int(at_rows + (prefixes * tile_k + my_row) * 4),
+                          label1 = ptx::load_int(at_rows + (prefixes * tile_k + my_row + 8) * 4);
 #pragma unroll
                 for (int i = 0; i < 16; ++i) {
                     int const column = i / 4 * 8 + (i & 1), row = row0 + (i & 2 ? 8 : 0);
                     if (ptx::load_int(at_labels + column * 4) == (i & 2 ? label1 : label0)) positive |= 1u << i;
-                    if (row >= a.row.live || column0 + column >= a.column.live || (a.own && !a.self_pairs && row == column0 + column)) absent |= 1u << i;
+                    if (row >= a.row.live || column0 + column >= a.column.live ||
+                        (a.own && !a.self_pairs && row == column0 + column))
+                        absent |= 1u << i;
                 }
             }
             float q[16], g[16], columns[8], prod = 1.f, relu = 0.f, below = 0.f, small = 0.f;
@@ -203,7 +219,8 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             for (int h = 0; h < 2; ++h) {
                 float4 const v = ptx::load_float4(at_norms + (group * 2 + h) * 64);
 #pragma unroll
-                for (int i = 0; i < 8; ++i) q[h * 8 + i] = (i & 2 ? u1 : u0) * (i < 4 ? (i & 1 ? v.y : v.x) : (i & 1 ? v.w : v.z));
+                for (int i = 0; i < 8; ++i)
+                    q[h * 8 + i] = (i & 2 ? u1 : u0) * (i < 4 ? (i & 1 ? v.y : v.x) : (i & 1 ? v.w : v.z));
             }
 #pragma unroll
             for (int i = 0; i < 16; i += 2) {
@@ -220,7 +237,8 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                     below += num[h];
                     small += fmaf(-0.5f * num[h], num[h], num[h]);
                 }
-                float const both = d1[0] * d1[1], r = ptx::rcp(both);   // one reciprocal for two cells, one logarithm for sixteen
+                float const both = d1[0] * d1[1],
+                            r = ptx::rcp(both);  // one reciprocal for two cells, one logarithm for sixteen
                 g[i] = num[0] * (r * d1[1]);
                 g[i + 1] = num[1] * (r * d1[0]);
                 if (positive >> i & 1) g[i] = -g[i];
@@ -239,7 +257,8 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
 #pragma unroll 1
                         for (int h = 0; h < 2; ++h)
                             if ((positive & ~absent) >> (i + h) & 1) {
-                                if (positives < kept_k) kept[positives][p] = h ? w1 : w0, kept_cell[positives] = group * 16 + i + h;
+                                if (positives < kept_k)
+                                    kept[positives][p] = h ? w1 : w0, kept_cell[positives] = group * 16 + i + h;
                                 ++positives;
                             }
                     }
@@ -274,12 +293,13 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             if constexpr (fast_) {
 #pragma unroll
                 for (uint32_t i = first_stash_k; i < first_stash_k + 2 * stash_k; ++i) wait_full<shared>(c, i);
-            } else if (item.origin) {   // planes are written as they come, so the ring's superblock must have been read
+            } else if (item.origin) {  // planes are written as they come, so the ring's superblock must have been read
                 if (lane == 0) ptx::wait_count(a.consumed + item.origin - 1, item.count);
                 __syncwarp();
             }
         }
-        float const u0 = ptx::load_float(at_rows + (p * tile_k + my_row) * 4) * scale.t2, u1 = ptx::load_float(at_rows + (p * tile_k + my_row + 8) * 4) * scale.t2;
+        float const u0 = ptx::load_float(at_rows + (p * tile_k + my_row) * 4) * scale.t2,
+                    u1 = ptx::load_float(at_rows + (p * tile_k + my_row + 8) * 4) * scale.t2;
         uint32_t const at_norms = at_columns + ((p + 1) * tile_k + (lane & 3) * 4) * 4;
         // the last tile only hints whether to try or to look first: which path is taken depends on the cells alone, so that bits repeat
         bool exact = special | !(fast_ || a.omega[p] == 1.f);
@@ -293,19 +313,22 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             if (p < stash_k)
 #pragma unroll
                 for (int i = 0; i < 8; ++i)
-                    ptx::store_b128(at_piece + p * 2 * slot_bytes_k + i * 2048, last[4 * i], last[4 * i + 1], last[4 * i + 2], last[4 * i + 3]);
-        } else {   // each thread keeps its own words of the plane in memory
+                    ptx::store_b128(at_piece + p * 2 * slot_bytes_k + i * 2048, last[4 * i], last[4 * i + 1],
+                                    last[4 * i + 2], last[4 * i + 3]);
+        } else {  // each thread keeps its own words of the plane in memory
             uint8_t* const plane = tile + p * plane_bytes_k;
 #pragma unroll
             for (int i = 0; i < 32; ++i)
-                *reinterpret_cast<uint32_t*>(plane + plane_at(my_row + (i & 1) * 8, i / 2 * 8 + (lane & 3) * 2)) = last[i];
+                *reinterpret_cast<uint32_t*>(plane + plane_at(my_row + (i & 1) * 8, i / 2 * 8 + (lane & 3) * 2)) =
+                    last[i];
         }
         watch.lap(score_cells_k, c.thread == 0);
     }
 
     if constexpr (fast_)
         if (positives) {
-            auto append = [&](side_t const& side, int row, __nv_bfloat16 const* other, float const (&band)[5], int count) {
+            auto append = [&](side_t const& side, int row, __nv_bfloat16 const* other, float const(&band)[5],
+                              int count) {
                 if (row >= side.live) return;
                 uint32_t const at = atomicAdd(a.residual_count + row, uint32_t(count));
                 if (count > 1 || at >= residuals_k) return;
@@ -316,10 +339,11 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             };
 #pragma unroll 1
             for (int n = 0; n < min(positives, kept_k); ++n) {
-                int const cell = kept_cell[n], row = I * tile_k + my_row + (cell & 2 ? 8 : 0), column = J * tile_k + cell / 4 * 8 + (lane & 3) * 2 + (cell & 1);
+                int const cell = kept_cell[n], row = I * tile_k + my_row + (cell & 2 ? 8 : 0),
+                          column = J * tile_k + cell / 4 * 8 + (lane & 3) * 2 + (cell & 1);
                 float band[5], exact = 0.f, rounded = 0.f;
 #pragma unroll
-                for (int b = 4; b >= 0; --b) {   // as the planes are summed below
+                for (int b = 4; b >= 0; --b) {  // as the planes are summed below
                     exact += kept[n][b];
                     rounded += ptx::lo_bf16(ptx::pack_bf16(kept[n][b], 0.f));
                     band[b] = exact - ptx::lo_bf16(ptx::pack_bf16(rounded, 0.f));
@@ -328,12 +352,13 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                 append(a.row, row, a.column_x + int64_t(column) * a.dims, band, count);
                 if (a.own && I < J) append(a.row, column, a.x + int64_t(row) * a.dims, band, count);
             }
-            if (positives > kept_k)   // rows that the kept cells may have missed
+            if (positives > kept_k)  // rows that the kept cells may have missed
                 for (int h = 0; h < 2; ++h)
-                    if (I * tile_k + my_row + 8 * h < a.row.live) atomicAdd(a.residual_count + I * tile_k + my_row + 8 * h, uint32_t(too_many_k));
+                    if (I * tile_k + my_row + 8 * h < a.row.live)
+                        atomicAdd(a.residual_count + I * tile_k + my_row + 8 * h, uint32_t(too_many_k));
         }
 
-    float const copies = a.own && I < J ? 2.f : 1.f;   // cells (i, j) and (j, i)
+    float const copies = a.own && I < J ? 2.f : 1.f;  // cells (i, j) and (j, i)
     loss = sum_over_warp(loss) * copies;
     grad = sum_over_warp(grad) * copies;
     if (lane < 2) ptx::red_add(a.sums + 2 * I + lane, __float2ll_rn((lane ? grad : loss) * scale.sum));
@@ -352,7 +377,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         last[i] = ptx::pack_bf16(sum[2 * i], sum[2 * i + 1]);
 #endif
     };
-    auto add = [&](uint32_t const (&v)[32]) {
+    auto add = [&](uint32_t const(&v)[32]) {
 #pragma unroll
         for (int i = 0; i < 32; ++i) add_word(i, v[i]);
     };
@@ -363,7 +388,8 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
 #pragma unroll
             for (int i = 0; i < 8; ++i) {
                 uint4 const v = ptx::load_b128(at_piece + p * 2 * slot_bytes_k + i * 2048);
-                stashed[p][4 * i] = v.x, stashed[p][4 * i + 1] = v.y, stashed[p][4 * i + 2] = v.z, stashed[p][4 * i + 3] = v.w;
+                stashed[p][4 * i] = v.x, stashed[p][4 * i + 1] = v.y, stashed[p][4 * i + 2] = v.z,
+                               stashed[p][4 * i + 3] = v.w;
             }
         // where this lane's stmatrix row lands in a half: matrices are (rows 0-7, 8-15) x (chunk, chunk + 1)
         uint32_t const st_row = c.warp * 16 + (lane & 15), st_chunk = lane >> 4;
@@ -371,8 +397,9 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         auto stage = [&](int area) {
 #pragma unroll
             for (int k = 0; k < 16; k += 2)
-                ptx::stmatrix_x4(at_row + area * 2 * slot_bytes_k + k / 8 * 8192 + ((((k & 7) + st_chunk) ^ (st_row & 7)) << 4), last[k * 2], last[k * 2 + 1],
-                                 last[k * 2 + 2], last[k * 2 + 3]);
+                ptx::stmatrix_x4(at_row + area * 2 * slot_bytes_k + k / 8 * 8192 +
+                                     ((((k & 7) + st_chunk) ^ (st_row & 7)) << 4),
+                                 last[k * 2], last[k * 2 + 1], last[k * 2 + 2], last[k * 2 + 3]);
         };
         auto hand_over = [&] {
             ptx::fence_async_shared();
@@ -381,7 +408,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             c.outputs ^= 1;
         };
         auto await = [&] { ptx::mbar_wait(c.base + shared::at_out_empty + c.wg * 8, c.outputs ^ 1); };
-        ptx::named_sync(1 + c.wg, 128);   // every thread has its stashed words in registers
+        ptx::named_sync(1 + c.wg, 128);  // every thread has its stashed words in registers
         await();
         stage(0);
         add(before);
@@ -402,7 +429,8 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             uint8_t* const plane = tile + p * plane_bytes_k;
 #pragma unroll
             for (int i = 0; i < 32; ++i) {
-                auto* word = reinterpret_cast<uint32_t*>(plane + plane_at(my_row + (i & 1) * 8, i / 2 * 8 + (lane & 3) * 2));
+                auto* word =
+                    reinterpret_cast<uint32_t*>(plane + plane_at(my_row + (i & 1) * 8, i / 2 * 8 + (lane & 3) * 2));
                 add_word(i, *word);
                 *word = last[i];
             }

@@ -27,14 +27,16 @@ struct alignas(1024) shared_t {
     static constexpr int stats_k = (fast_ ? 6 : max_prefixes_k + 1) * tile_k;
 
     uint8_t slot[slots_k][slot_bytes_k];
-    float stats[2][2][stats_k];        // [parity of the tile count][row or column side]
+    float stats[2][2][stats_k];  // [parity of the tile count][row or column side]
     item_t item[queue_k];
     uint64_t full[slots_k], empty[slots_k];
     uint64_t item_full[queue_k], item_empty[queue_k];
-    uint64_t out_full[2], out_empty[2];   // a warpgroup's staged output, and leave to stage more
+    uint64_t out_full[2], out_empty[2];  // a warpgroup's staged output, and leave to stage more
 
     static constexpr uint32_t at_slot = 0;
-    __host__ __device__ static constexpr uint32_t at_stats(int parity, int side) { return slots_k * slot_bytes_k + (parity * 2 + side) * stats_k * 4; }
+    __host__ __device__ static constexpr uint32_t at_stats(int parity, int side) {
+        return slots_k * slot_bytes_k + (parity * 2 + side) * stats_k * 4;
+    }
     static constexpr uint32_t at_item = slots_k * slot_bytes_k + 4 * stats_k * 4;
     static constexpr uint32_t at_full = at_item + queue_k * sizeof(item_t);
     static constexpr uint32_t at_empty = at_full + slots_k * 8;
@@ -43,13 +45,19 @@ struct alignas(1024) shared_t {
     static constexpr uint32_t at_out_full = at_item_empty + queue_k * 8;
     static constexpr uint32_t at_out_empty = at_out_full + 16;
 };
-static_assert(offsetof(shared_t<true>, out_empty) == shared_t<true>::at_out_empty && offsetof(shared_t<false>, out_empty) == shared_t<false>::at_out_empty);
+static_assert(offsetof(shared_t<true>, out_empty) == shared_t<true>::at_out_empty &&
+              offsetof(shared_t<false>, out_empty) == shared_t<false>::at_out_empty);
 static_assert(sizeof(shared_t<true>) + 1024 <= 232448 && sizeof(shared_t<false>) + 1024 <= 232448);
 
 /// A reader's place in the queue of items.
 struct queue_t {
     uint32_t at = 0, phase = 0;
-    __device__ __forceinline__ void next() { if (++at == queue_k) { at = 0; phase ^= 1; } }
+    __device__ __forceinline__ void next() {
+        if (++at == queue_k) {
+            at = 0;
+            phase ^= 1;
+        }
+    }
 };
 
 template <bool fast_>
@@ -61,14 +69,17 @@ __device__ __forceinline__ item_t read_item(uint32_t base, queue_t& queue) {
     __syncwarp();
     if ((threadIdx.x & 31) == 0) ptx::mbar_arrive(base + shared::at_item_empty + queue.at * 8);
     queue.next();
-    auto const uniform = [](uint32_t v) { return __reduce_or_sync(~0u, v); };   // in uniform registers: the compiler sees that warps branch as one
-    return {uniform(lo.x), uniform(lo.y), uniform(lo.z), uniform(lo.w), uniform(hi.x), uniform(hi.y), uniform(hi.z), uniform(hi.w)};
+    auto const uniform = [](uint32_t v) {
+        return __reduce_or_sync(~0u, v);
+    };  // in uniform registers: the compiler sees that warps branch as one
+    return {uniform(lo.x), uniform(lo.y), uniform(lo.z), uniform(lo.w),
+            uniform(hi.x), uniform(hi.y), uniform(hi.z), uniform(hi.w)};
 }
-constexpr int item_readers_k = 8 + 2;   // warps: the consumers' and the two that store
+constexpr int item_readers_k = 8 + 2;  // warps: the consumers' and the two that store
 
 /// How the sum of a gradient item runs: `transposed` blocks stored as (k, row), then `direct` ones stored as (row, k).
 struct sum_t {
-    uint32_t first;              // row block of the first k
+    uint32_t first;  // row block of the first k
     uint32_t transposed, direct;
     bool column_side;
 };

@@ -51,7 +51,8 @@ __device__ __forceinline__ void publish(params_t const& a, uint32_t base, int wg
             store(1, 0);
             store(0, 1);
             ptx::bulk_wait_read<0>();
-            for (int i = first_stash_k; i < first_stash_k + 2 * stash_k; ++i) ptx::mbar_arrive(base + shared::at_empty + i * 8);
+            for (int i = first_stash_k; i < first_stash_k + 2 * stash_k; ++i)
+                ptx::mbar_arrive(base + shared::at_empty + i * 8);
             ptx::mbar_arrive(out_empty);
             ptx::bulk_wait<0>();
             ptx::fence_async();
@@ -62,7 +63,7 @@ __device__ __forceinline__ void publish(params_t const& a, uint32_t base, int wg
 
 template <bool fast_>
 __global__ void __launch_bounds__(threads_k, 1)
-step_kernel(maps_t const __grid_constant__ maps, params_t const __grid_constant__ a) {
+    step_kernel(maps_t const __grid_constant__ maps, params_t const __grid_constant__ a) {
     using shared = shared_t<fast_>;
     extern __shared__ uint8_t raw[];
     uint32_t const base = (ptx::smem(raw) + 1023) & ~1023u;
@@ -71,7 +72,7 @@ step_kernel(maps_t const __grid_constant__ maps, params_t const __grid_constant_
     if (threadIdx.x == 0) {
         for (int i = 0; i < shared::slots_k; ++i) {
             ptx::mbar_init(base + shared::at_full + i * 8, 1);
-            ptx::mbar_init(base + shared::at_empty + i * 8, 2);   // one arrival a warpgroup
+            ptx::mbar_init(base + shared::at_empty + i * 8, 2);  // one arrival a warpgroup
         }
         for (int i = 0; i < queue_k; ++i) {
             ptx::mbar_init(base + shared::at_item_full + i * 8, 1);
