@@ -10,6 +10,9 @@ bf16 logits, while log-sigmoid and cross-entropy run in float32. Two other setti
          rows are rounded twice, and dt is a sum rounded to bf16. bf16 logits near -10 are still 1/16 apart, and the
          loss is a bf16 scalar.
 
+With `compile: true` the whole ladder goes through `torch.compile`, one graph a shape, on one rank: exchanges between
+ranks would break it up.
+
 The bias goes in as a column, one entry a row, all views of the one parameter: autograd then rounds n row sums to bf16
 and adds them in float32. For a bias without dimensions it rounds the sum over all cells to bf16, up to 0.2% off.
 
@@ -33,7 +36,7 @@ import torch
 from torch.nn import functional
 
 from baselines.interface import Declaration, World
-from baselines.torch_runtime import TorchSystem
+from baselines.torch_runtime import TorchSystem, compiled
 
 PRECISIONS = ("amp_bf16", "fp32", "bf16")
 
@@ -57,7 +60,7 @@ def load_loss_module() -> ModuleType:
 
 
 class OpenClip(TorchSystem):
-    """Options: `dist_impl` (SigLIP) or `local_loss` and `gather_with_grad` (CLIP); `precision`."""
+    """Options: `dist_impl` (SigLIP) or `local_loss` and `gather_with_grad` (CLIP); `precision`; `compile`."""
 
     declares = Declaration(
         sets=2,
@@ -90,7 +93,10 @@ class OpenClip(TorchSystem):
             self.loss = package.SigLipLoss(dist_impl=self.options["dist_impl"], **place)
         else:
             flags = {name: self.options[name] for name in ("local_loss", "gather_with_grad")}
-            self.loss = package.ClipLoss(cache_labels=True, **flags, **place)
+            # Compiled, labels are part of the graph; kept ones would change under it and have it compiled again.
+            self.loss = package.ClipLoss(cache_labels=not self.options.get("compile"), **flags, **place)
+        if self.options.get("compile"):
+            self.objective = compiled(self.objective)
 
     def prefix_loss(self, heads: list[torch.Tensor], scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         # The ring exchanges refuse rows that are not dense. A model's features are, and so are ours: nothing is copied.

@@ -204,18 +204,19 @@ def _in_child() -> None:
 def _end(process: subprocess.Popen | None, folder: Path, grace_seconds: float) -> None:
     """SIGTERM to whatever is left of a launch, then SIGKILL. Ranks in sessions of their own are found by their mark.
 
-    `process` is None when an interrupt fell between its start and our knowing it: the mark finds it too.
+    `process` is None when an interrupt fell between its start and our knowing it: the mark finds it too, though only
+    once it has become the worker, so it is looked for a little longer.
     """
     if process is not None:
         if process.poll() is None:
             _signal(process, signal.SIGTERM)
             _wait(process, grace_seconds)
         _signal(process, signal.SIGKILL)
-    for _ in range(5):
+    for _ in range(5 if process is not None else 25):
         left = marked_processes(folder)
         for pid in left:
             kill(pid)
-        if not left:
+        if not left and process is not None:
             break
         time.sleep(0.02)
     if process is not None:

@@ -58,24 +58,26 @@ class Watch:
         looks = 0
         while not self._done.wait(INTERVAL_SECONDS):
             try:
-                if looks % 10 == 0:  # ranks come up once, sizes change all the time
-                    self._find_ranks()
+                if not self._baselines or looks % 10 == 0:  # ranks come up once, sizes change all the time
+                    self.find_ranks()
                 looks += 1
-                self.reason = self.reason or self._broken()
+                self.reason = self.reason or self.broken()
             except Exception as problem:  # nothing may run unwatched
                 self._problem, self.reason = problem, "the watch failed"
             if self.reason:
                 for pid in launch.marked_processes(self._folder):
                     launch.kill(pid)
 
-    def _find_ranks(self) -> None:
+    def find_ranks(self) -> None:
+        """Read from the launch's events which processes are its ranks, and what they held at `ready`."""
         events = Events.read(self._folder)
         pids = {rank: event.get("pid") for rank, event in events.of("start")}
         for rank, ready in events.of("ready"):
             if pids.get(rank) and ready.get("rss_bytes") is not None:
                 self._baselines[pids[rank]] = ready["rss_bytes"]
 
-    def _broken(self) -> str:
+    def broken(self) -> str:
+        """Which limit the launch breaks now, in words; empty when none."""
         available = available_bytes()
         if available < self._reserve:
             return f"ended when the machine had only {size(available)} left ({size(self._reserve)} are kept free)"

@@ -29,7 +29,7 @@ def reason(name: str, variant: str, **changes) -> str | None:
 
 @pytest.mark.parametrize(
     ("name", "sets", "scale_parameter"),
-    [("siglip_kernel", 2, "log_scale"), ("inf_cl", 2, "log_scale")],
+    [("siglip_kernel", 2, "log_scale"), ("inf_cl", 2, "log_scale"), ("triton_one_set", 1, "scale")],
 )
 def test_declarations(name: str, sets: int, scale_parameter: str) -> None:
     declared: Declaration = adapter(name).declares
@@ -37,12 +37,12 @@ def test_declarations(name: str, sets: int, scale_parameter: str) -> None:
     assert declared.normalisation
 
 
-@pytest.mark.parametrize("name", ["siglip_kernel", "inf_cl"])
+@pytest.mark.parametrize("name", ["siglip_kernel", "inf_cl", "triton_one_set"])
 def test_adapters_import_without_their_packages_and_refuse_the_cpu(name: str) -> None:
     importlib.import_module(f"baselines.{name}")
     for variant in driver.registry()[name]["variants"]:
         assert reason(name, variant) is None
-        assert "needs an NVIDIA GPU" in reason(name, variant, device="cpu")
+        assert "an NVIDIA GPU" in reason(name, variant, device="cpu")
 
 
 @pytest.mark.parametrize("variant", SIGLIP)
@@ -71,3 +71,17 @@ def test_inf_cl_heads_divide_the_prefix() -> None:
     module = importlib.import_module("baselines.inf_cl")
     heads = {prefix: module.head_columns(prefix) for prefix in (16, 48, 64, 96, 256, 768, 1024)}
     assert heads == {16: 16, 48: 16, 64: 64, 96: 32, 256: 256, 768: 256, 1024: 256}
+
+
+def test_triton_one_set_refuses_all_but_the_article() -> None:
+    for changes, said in (
+        ({"prefixes": [512, 1024]}, "ladder"),
+        ({"prefix_weights": [0.1, 0.2, 0.2, 0.2, 0.3]}, "equal weights"),
+        ({"labels": "mixed"}, "neighbours"),
+        ({"self_pairs": True}, "self pairs"),
+        ({"rows": 65}, "even number"),
+        ({"gradient_dtype": "float32"}, "bf16"),
+        ({"world_size": 2}, "one GPU"),
+    ):
+        assert said in reason("triton_one_set", "eager", **changes), changes
+    assert reason("triton_one_set", "graph", rows=66, prefix_weights=[1.0] * 5) is None

@@ -75,7 +75,11 @@ def test_ranks_equal_the_reference(name: str, world_size: int) -> None:
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize("name", CHECKED)
 def test_compiled_variants_equal_the_reference(name: str, world_size: int) -> None:
-    variants = [v for v, data in REGISTRY[name]["variants"].items() if data["options"].get("compile")]
+    variants = [
+        variant
+        for variant, data in REGISTRY[name]["variants"].items()
+        if data["options"].get("compile") and world_size in (data["world_sizes"] or [world_size])
+    ]
     if not variants:
         pytest.skip("nothing compiled")
     needs(name)

@@ -51,6 +51,11 @@ def test_the_ceiling_ends_the_doubling_and_is_confirmed():
     assert endpoints(seen) == (1000, None)
 
 
+def test_the_middle_is_a_round_number_where_there_is_one():
+    assert next_rows({1000: [True], 2000: [False]}, BOUNDS) == 1408
+    assert next_rows({1000: [True], 1020: [False]}, Bounds(1000, 2000, 1, 0.0, 2)) == 1010
+
+
 def test_a_finer_step_finds_the_row():
     seen, _ = search(777, Bounds(1, 5000, 1, 0.0, 2))
     assert endpoints(seen) == (777, 778)
