@@ -45,6 +45,12 @@ def main(argv: list[str]) -> int:
     except (ConfigurationError, RecordError) as problem:
         print(f"harness {command}: {problem}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as problem:  # an environment of the user's own, or one that broke
+        name = str(problem.name).partition(".")[0]
+        if name in ("harness", "baselines", "reports"):
+            raise
+        print(f"harness {command}: {name} is not installed for {sys.executable}; install it there", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

@@ -81,7 +81,8 @@ def _compose(overrides: tuple[str, ...], config: str) -> dict[str, Any]:
         from omegaconf.errors import OmegaConfBaseException
     except ImportError as problem:
         raise ConfigurationError(
-            f"{problem.name} is not installed for {sys.executable}; run make setup, or install hydra-core"
+            f"{problem.name} is not installed for {sys.executable}; install it there (hydra-core), "
+            "or remove .venv if it is what broke, and run make setup"
         ) from None
 
     for override in overrides:
