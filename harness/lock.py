@@ -5,12 +5,16 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import socket
+import struct
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from harness.cases import ConfigurationError
+
+MACHINE_WIDE = "\0scaling-contrasts-measuring"  # an abstract socket: every user sees it, it dies with its holder
 
 
 def folder() -> Path:
@@ -22,7 +26,39 @@ def folder() -> Path:
 @contextmanager
 def measuring(what: str, where: str | os.PathLike | None = None) -> Iterator[None]:
     """Hold the lock while measuring `what`. Raises ConfigurationError when somebody else measures."""
-    place = Path(where) if where else folder()
+    with ExitStack() as held:
+        held.enter_context(_file(Path(where) if where else folder(), what))
+        if where is None:
+            held.enter_context(_machine_wide())
+        yield
+
+
+@contextmanager
+def _machine_wide() -> Iterator[None]:
+    """Keep the other users of this machine from measuring too; their lock files are out of reach."""
+    with socket.socket(socket.AF_UNIX) as name:
+        try:
+            name.bind(MACHINE_WIDE)
+            name.listen()
+        except OSError:
+            raise ConfigurationError(f"{_other_user()}; wait for it or stop it, and start again") from None
+        yield
+
+
+def _other_user() -> str:
+    with socket.socket(socket.AF_UNIX) as asking:
+        try:
+            asking.connect(MACHINE_WIDE)
+            format_ = "3i"  # struct ucred: process, user, group
+            credentials = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(format_))
+        except OSError:
+            return "another measurement runs on this machine"
+        process, user, _ = struct.unpack(format_, credentials)
+        return f"another measurement runs on this machine (process {process} of user {user})"
+
+
+@contextmanager
+def _file(place: Path, what: str) -> Iterator[None]:
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         if place.is_symlink() or place.stat().st_uid != os.getuid():
