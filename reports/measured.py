@@ -117,7 +117,7 @@ def loss_step(shape: Shape) -> Table:
     """The article's shape of table: R down, systems across, `time · memory` or a status with its reason."""
     series = shape.labels
     cells = {(name, int(row["rows"])): row for name, rows in series.items() for row in rows}
-    emphasis, body = set(), [("loss", *(loss_name(rows[0]["loss"]) for rows in series.values()))]
+    emphasis, body = set(), [("loss", *(_loss_of(rows[0], loss_name(rows[0]["loss"])) for rows in series.values()))]
     for index, size in enumerate(shape.sizes(), start=1):
         line, timed = [f"R = {size}"], []
         for place, name in enumerate(series, start=1):
@@ -136,6 +136,17 @@ def loss_step(shape: Shape) -> Table:
         note=f"{shape.run.title}. Memory: {MEMORY_FIGURES[shape.memory_column]} (`{shape.memory_column}`).",
         emphasis=frozenset(emphasis),
     )
+
+
+def _head(row: Row) -> tuple[str, ...]:
+    """What a line of a table is about."""
+    loss = _loss_of(row, row["loss"])
+    return f"{row['system']} {row['variant']}", loss, row["state"], row["rows"], row["world_size"]
+
+
+def _loss_of(row: Row, name: str) -> str:
+    """The loss as `name` has it; the two plain products compute none."""
+    return "none" if row["system"] == PRODUCTS else name
 
 
 def three_ways(shape: Shape, system: str = OUR_SYSTEM, absent: str = "not measured") -> Table | None:
@@ -219,7 +230,7 @@ def statuses(run: Run) -> Table:
         status = status_text(row) + (" (expected)" if row["status"] == expected != "ok" else "")
         memory = [memory_text(float(row[column])) if row[column] else "" for column in MEMORY_FIGURES]
         errors = [error_text(row, f"{name}_error") for name in _ERRORS]
-        head = (f"{row['system']} {row['variant']}", row["loss"], row["state"], row["rows"], row["world_size"])
+        head = _head(row)
         body.append((*head, status, row["reason"], *memory, *errors))
     columns = ("system", "loss", "state", "R", "ranks", "status", "reason")
     return Table(
@@ -240,7 +251,7 @@ _ERRORS = ("loss", "embedding_gradient", "scale_gradient", "bias_gradient")
 
 
 def _timing_line(row: Row, products: Sequence[Row]) -> tuple[str, ...]:
-    head = (f"{row['system']} {row['variant']}", row["loss"], row["state"], row["rows"], row["world_size"])
+    head = _head(row)
     if not _timed(row):
         return (*head, status_text(row), *[""] * 9)
     best, median, mean, low, high, first = (

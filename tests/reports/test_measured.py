@@ -85,6 +85,7 @@ def test_rates_and_fractions(results):
     add_run(results, "gpu", "single_gpu", "20260101T000000Z-aaaa", rows)
     table = measured.timings(store.load(results).runs[0])
     heads = [column.name for column in table.columns]
+    assert [cells[1] for cells in table.rows if cells[0] == "cublas_products graph"] == ["none", "none"]
     native = dict(zip(heads, next(cells for cells in table.rows if cells[0] == "native one_set"), strict=True))
     assert native["cells per second"] == "500 M/s"  # 1e6 cells in 2 ms
     assert native["distinct pairs per second"] == "250 M/s"  # 499500 pairs in 2 ms
