@@ -227,7 +227,7 @@ def main(argv: list[str]) -> int:
 
 
 def leave(code: int) -> None:
-    """End at once. All is recorded, and frameworks' threads may abort a process that takes itself down (gloo's have)."""
+    """End at once: all is recorded, and a framework's threads may abort a process that takes itself down."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
