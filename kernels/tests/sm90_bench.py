@@ -1,6 +1,6 @@
 """Times the sm90 engine's step beside two plain cuBLAS products (X X^T, then G X) of the same shape, in one run.
 
-    python3 sm90_bench.py LIBRARY [--rows R ...] [--config wide,ring,lag,interleave ...] [--t T] [--rounds N] [--stages]
+    python3 sm90_bench.py ENGINE [--rows R ...] [--config wide,ring,lag,interleave ...] [--t T] [--rounds N] [--stages]
 
 Everything is replayed from CUDA graphs, interleaved. Prints the least and the median of each in ms, and the ratio of
 the least times to the products'.
@@ -156,14 +156,14 @@ def measure(lib, rows, args):
 def main():
     """Read the arguments, load the library, measure each R."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("library")
+    parser.add_argument("engine", help="shared object of sm90_library.cu")
     parser.add_argument("--rows", type=int, nargs="+", default=[16384])
     parser.add_argument("--config", nargs="+", default=["0,0,0,0"])
     parser.add_argument("--t", type=float, default=10.0)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--stages", action="store_true")
     args = parser.parse_args()
-    lib = ctypes.CDLL(args.library)
+    lib = ctypes.CDLL(args.engine)
     lib.bench_scratch.restype = ctypes.c_size_t
     lib.bench_open.restype = ctypes.c_void_p
     for rows in args.rows:
