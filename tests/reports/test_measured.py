@@ -1,7 +1,7 @@
 """Tables of measured runs, from rows made up in conftest.py with round numbers."""
 
 from reports import claims, measured, published, store
-from reports.facts import fastest
+from reports.facts import fastest, headline_shapes
 from tests.reports.made_up_results import add_run, quick_rows, row
 
 
@@ -94,6 +94,12 @@ def test_rates_and_fractions(results):
     assert native["fraction of the matmul rate"] == "0.19"
     assert native["against two plain products"] == "2.00x"
     assert native["process means"] == "2.02 ms to 2.06 ms"
+
+
+def test_a_run_of_one_round_is_no_headline_while_there_is_another(results):
+    add_run(results, "cpu", "quick", "20260101T000000Z-aaaa", quick_rows())
+    add_run(results, "cpu", "devices", "20260202T000000Z-bbbb", [each | {"rounds": 1} for each in quick_rows()])
+    assert [shape.run.run_id for shape in headline_shapes(store.load(results))] == ["20260101T000000Z-aaaa"]
 
 
 def test_every_row_stands_in_the_status_table(measured_run):
