@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 # The design's names in its order, then what this suite adds.
 COLUMNS = (
@@ -69,6 +69,24 @@ COLUMNS = (
     "published_time_text",
     "published_memory_text",
     "source",
+    # since version 2
+    "form",  # of a loss that has several: nt_xent, sup_con
+    "bytes",  # of a collective: its message, per rank
+    "cache_state",  # warm: steps follow one another; cold: caches are flushed before each
+    "round_mean_seconds",  # process means in the order of rounds
+    "retries",  # rounds that were measured anew, their process means lying apart
+    "compile_seconds",
+    "autotune_seconds",
+    "first_collective_seconds",
+    "forward_seconds",
+    "skew_seconds",
+    "energy_joules_per_step",
+    "clock_low_mhz",
+    "clock_high_mhz",
+    "power_watts",
+    "throttle_reasons",
+    "load_average",
+    "allocator_driver_difference_bytes",
 )
 REQUIRED = COLUMNS[: COLUMNS.index("case_id")]
 
@@ -109,7 +127,10 @@ class RecordError(ValueError):
 
 
 def _migrate(row: dict[str, str]) -> dict[str, str]:
-    """Bring a row of an older schema to the current one. Version 1 is the first."""
+    """Bring a row of an older schema to the current one. What was not recorded then stays empty."""
+    if row["schema_version"] == "1":
+        timed_here = row["best_seconds"] and row["samples_file"]
+        row |= {"schema_version": "2", "cache_state": "warm" if timed_here else ""}  # version 1 knew no flush
     return row
 
 

@@ -12,7 +12,21 @@ Row = Mapping[str, str]
 
 SAME, FASTER, SLOWER, AMBIGUOUS = "same", "faster", "slower", "ambiguous"
 # What a case is called. Rows of one name are the same case measured twice, if their conditions agree.
-NAME = ("system", "loss", "variant", "state", "rows", "world_size", "nodes", "device", "labels", "live", "self_pairs")
+NAME = (
+    "system",
+    "loss",
+    "variant",
+    "state",
+    "rows",
+    "world_size",
+    "nodes",
+    "device",
+    "labels",
+    "live",
+    "self_pairs",
+    "form",
+    "bytes",
+)
 # condition -> the columns that hold it. `protocol` may never differ: quick and standard are not comparable.
 ROW_CONDITIONS = {
     "device_name": ("device_name",),
@@ -25,6 +39,7 @@ ROW_CONDITIONS = {
     "scale": ("scale", "bias"),
     "threads": ("threads",),
     "versions": ("system_version",),
+    "cache": ("cache_state",),
 }
 RUN_CONDITIONS = ("driver", "power_limit", "versions")
 CONDITIONS = (*ROW_CONDITIONS, *(name for name in RUN_CONDITIONS if name not in ROW_CONDITIONS))
@@ -93,7 +108,7 @@ def title(row: Row) -> str:
     """The case's name for people: what differs from the usual is spelled out."""
     text = f"{row['system']}:{row['variant']} {row['loss']} R={row['rows']} {row['state']}"
     text += f" {row['world_size']}x {row['device']}" + (f" on {row['nodes']} boxes" if row["nodes"] != "1" else "")
-    extra = [f"{name}={row[name]}" for name in ("live", "labels") if row[name] not in ("", "pairs")]
+    extra = [f"{name}={row[name]}" for name in ("form", "bytes", "live", "labels") if row[name] not in ("", "pairs")]
     return " ".join([text, *extra])
 
 

@@ -9,7 +9,13 @@ from harness.records import RecordError
 
 
 def row(**changes):
-    return {"schema_version": 1, "run_id": "r", "system": "native", "rows": 1024, "status": "ok"} | changes
+    return {
+        "schema_version": records.SCHEMA_VERSION,
+        "run_id": "r",
+        "system": "native",
+        "rows": 1024,
+        "status": "ok",
+    } | changes
 
 
 def test_round_trip_keeps_every_column_as_text(tmp_path):
@@ -39,6 +45,41 @@ def test_an_unknown_key_is_refused():
         records.format_rows([row(speed=1)])
 
 
+# The header as version 1 wrote it, spelled out here so that it cannot move with the code.
+VERSION_1 = (
+    "schema_version,run_id,system,loss,variant,state,rows,dims,prefixes,dtype,gradient_dtype,scale,bias,seed,self_pairs,"
+    "world_size,nodes,device,protocol,status,reason,best_seconds,median_seconds,mean_seconds,mean_low_seconds,"
+    "mean_high_seconds,rounds,samples,first_step_seconds,allocated_peak_bytes,step_peak_bytes,device_used_bytes,"
+    "loss_value,loss_error,embedding_gradient_error,scale_gradient_error,bias_gradient_error,samples_file,"
+    "environment_file,case_id,expected_status,labels,live,prefix_weights,threads,steps_per_block,device_name,"
+    "system_version,inputs_sha256,git_revision,published_time_text,published_memory_text,source"
+)
+
+
+def version_1(**cells):
+    names = VERSION_1.split(",")
+    return VERSION_1 + "\n" + ",".join({"schema_version": "1", **cells}.get(name, "") for name in names) + "\n"
+
+
+def test_a_file_of_version_1_is_read_as_the_current_one(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text(version_1(system="native", rows="1024", best_seconds="0.25", samples_file="samples.parquet"))
+    (found,) = records.read_rows(path)
+    assert tuple(found) == records.COLUMNS
+    assert (found["schema_version"], found["system"], found["best_seconds"]) == ("2", "native", "0.25")
+    assert found["cache_state"] == "warm", "version 1 timed steps one after the other"
+    assert not any(found[name] for name in ("retries", "energy_joules_per_step", "compile_seconds", "form", "bytes"))
+    again = tmp_path / "again.csv"
+    records.write_rows(again, [found])
+    assert records.read_rows(again) == [found], "a migrated row is a row of the current version"
+
+
+def test_a_published_row_of_version_1_says_nothing_of_caches(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text(version_1(system="native", best_seconds="0.25", source="a page"))
+    assert records.read_rows(path)[0]["cache_state"] == ""
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -47,7 +88,7 @@ def test_an_unknown_key_is_refused():
         (lambda text: text.replace("labels", "system", 1), "'system' stands twice"),
         (lambda text: text[:-10], "line 2 has"),
         (lambda text: "", "empty file"),
-        (lambda text: text.replace("\n1,", "\n99,", 1), "'schema_version' is '99'"),
+        (lambda text: text.replace("\n2,", "\n99,", 1), "'schema_version' is '99'"),
     ],
 )
 def test_a_damaged_file_names_the_column_or_line(tmp_path, change, message):
