@@ -118,7 +118,7 @@ class JaxSystem:
         return Outputs(
             loss=float(loss),
             scale_gradient=scale_gradient,
-            bias_gradient=None if self.case["loss"] == "info_nce" else float(bias_gradient[0]),
+            bias_gradient=None if self.case["loss"].endswith("info_nce") else float(bias_gradient[0]),
             gradients={
                 name: np.asarray(gradient).astype(np.float32)
                 for name, gradient in zip(self.names, gradients, strict=True)

@@ -9,6 +9,12 @@ prefix weights w_p:
     two_set_sigmoid   the same sum over images i and captions j, z = +1 on the diagonal (SigLIP, arXiv 2303.15343)
     info_nce          half the mean row-wise plus half the mean column-wise cross-entropy of scale * c, targets on the
                       diagonal (CLIP, arXiv 2103.00020); the bias is unused
+    one_set_info_nce  with s = scale * c, a row's positives the other rows of its label, by the case's option `form`:
+        nt_xent   mean over positive pairs (i, p) of -log(e^s_ip / (e^s_ip + sum over negatives of e^s_in))
+                  (arXiv 2002.05709, for any number of positives); 0 where no row has a positive
+        sup_con   mean over the rows i that have positives of the mean over them of -log(e^s_ip / sum_{a != i} e^s_ia)
+                  (L_out of arXiv 2004.11362); a row without positives is a candidate and nothing else
+                      the bias is unused
 
 A prefix of norm below 1e-12 has cosine 0 and gradient 0. Prefixes are evaluated one by one, without shared work, on
 purpose: the trick that saves it is what is being checked.
@@ -24,7 +30,8 @@ import numpy as np
 
 from harness import inputs
 
-LOSSES = ("one_set_sigmoid", "two_set_sigmoid", "info_nce")
+LOSSES = ("one_set_sigmoid", "two_set_sigmoid", "info_nce", "one_set_info_nce")
+FORMS = ("nt_xent", "sup_con")
 NORM_FLOOR = 1e-12
 _BLOCK_CELLS = 1 << 21  # cells held at once: about 16 MiB a float64 temporary, whatever n is
 
@@ -59,16 +66,18 @@ def evaluate(case: Mapping[str, Any], sample_rows: Sequence[int] | None = None, 
 
     `sample_rows` are global row numbers, dead rows included, in any order; None means all `rows * world_size`.
     Gradients are `[len(sample_rows), dims]`; dead rows get zeros. With `scalars=False` the scalar results are None and,
-    for the sigmoid losses, only the sampled rows' cells are visited: 64 rows of n = 65536 take seconds. `info_nce`
-    always visits the whole grid, because a row's gradient needs every column's normaliser. Memory is linear in n.
+    for the sigmoid losses, only the sampled rows' cells are visited: 64 rows of n = 65536 take seconds. The softmax
+    losses always visit the whole grid, because a row's gradient needs every column's normaliser. Memory is linear in n.
 
-    Returns loss, scale_gradient, bias_gradient (None for info_nce), loss_scale, scale_gradient_scale,
+    Returns loss, scale_gradient, bias_gradient (None for the softmax losses), loss_scale, scale_gradient_scale,
     bias_gradient_scale (sums of absolute terms, for relative errors) and gradients {"rows": ...} or
-    {"images": ..., "captions": ...}. Raises ValueError for an unknown loss or a row outside the world.
+    {"images": ..., "captions": ...}. Raises ValueError for an unknown loss or form, or a row outside the world.
     """
     loss = case["loss"]
     if loss not in LOSSES:
         raise ValueError(f"the reference knows no loss {loss!r}; known: {', '.join(LOSSES)}")
+    if loss == "one_set_info_nce" and case["options"].get("form") not in FORMS:
+        raise ValueError(f"options.form is {case['options'].get('form')!r}; known: {', '.join(FORMS)}")
     total = case["rows"] * case["world_size"]
     wanted = np.arange(total) if sample_rows is None else np.asarray(sample_rows, dtype=np.int64)
     if wanted.size and (wanted.min() < 0 or wanted.max() >= total):
@@ -112,7 +121,7 @@ def live_rows(case: Mapping[str, Any]) -> np.ndarray:
 
 def _results(loss: str, scalars: bool, sums: _Sums, gradients: dict[str, np.ndarray]) -> dict[str, Any]:
     def value(source: dict[str, float], name: str) -> float | None:
-        return source[name] if scalars and not (name == "bias" and loss == "info_nce") else None
+        return source[name] if scalars and not (name == "bias" and loss.endswith("info_nce")) else None
 
     return {
         "loss": value(sums.values, "loss"),
@@ -182,6 +191,8 @@ def _sweep(
 def _cell_function(case: Mapping[str, Any], left: _Units, right: _Units, labels: np.ndarray) -> _Cells:
     if case["loss"] == "info_nce":
         return _info_nce_cells(left, right, case["scale"])
+    if case["loss"] == "one_set_info_nce":
+        return _one_set_info_nce_cells(left, labels, case["scale"], case["options"]["form"])
     return _sigmoid_cells(case, labels)
 
 
@@ -236,3 +247,76 @@ def _others(left: _Units, right: _Units, own: np.ndarray, scale: float) -> np.nd
         terms[np.arange(len(terms)), rows[block]] = 0.0
         result[block] = terms.sum(axis=1)
     return result
+
+
+def _one_set_info_nce_cells(units: _Units, labels: np.ndarray, scale: float, form: str) -> _Cells:
+    """Cells of NT-Xent and SupCon; a row's loss is spread over its positive cells.
+
+    With N_i and P_i the sums of e^s over a row's negatives and positives, k_i positives and M pairs in all:
+    NT-Xent   term of (i, p) log1p(N_i e^-s_ip) / M, slopes -f_ip / M and, on negatives, e^s_in / N_i * sum_p f_ip / M,
+              where f_ip = N_i / (N_i + e^s_ip)
+    SupCon    term of (i, p) (log1p(N_i / P_i) + log P_i - s_ip) / k_i / m over the m rows with k_i > 0, slopes
+              e^s_ia / (N_i + P_i) / m, less 1 / k_i / m on positives
+
+    A cell's slope is that of row i's loss alone, so the caller's doubling of one-set gradients does not hold: the
+    slopes of both mirrored cells are added and halved here.
+    """
+    rows = np.arange(len(labels))
+    positives, log_negatives, log_positives, shares = (np.zeros(len(labels)) for _ in range(4))
+
+    def split(block: np.ndarray, cosines: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        equal = labels[block][:, None] == labels[None, :]
+        negative = ~equal
+        equal[np.arange(len(block)), block] = False
+        return scale * cosines, equal, negative
+
+    for block in _blocks(rows, len(rows)):
+        logits, equal, negative = split(rows[block], units.unit[block] @ units.unit.T)
+        positives[block] = equal.sum(axis=1)
+        log_negatives[block] = _log_sum(logits, negative)
+        log_positives[block] = _log_sum(logits, equal)
+        shares[block] = (_logistic(log_negatives[block][:, None] - logits) * equal).sum(axis=1)
+    pairs, anchors = max(positives.sum(), 1.0), max((positives > 0).sum(), 1)
+    each = np.divide(1.0, positives, out=np.zeros_like(positives), where=positives > 0)
+    has = positives > 0
+
+    def nt_xent(block: np.ndarray, logits: np.ndarray, negative: np.ndarray) -> np.ndarray:
+        """Slopes of the losses of rows `block`, `[k, 1]` or `[1, k]`, at these logits."""
+        pull = np.exp(logits - log_negatives[block]) * shares[block]
+        return np.where(negative, pull, -_logistic(log_negatives[block] - logits)) / pairs
+
+    def sup_con(block: np.ndarray, logits: np.ndarray, negative: np.ndarray) -> np.ndarray:
+        whole = np.logaddexp(log_negatives[block], log_positives[block])
+        lost = np.exp(log_negatives[block] - whole)  # what the positives lack to a sum of 1
+        among = np.where(each[block] == 1.0, 1.0, np.exp(logits - log_positives[block]))
+        return np.where(negative, np.exp(logits - whole), (among - each[block]) - among * lost) / anchors
+
+    slopes_of = nt_xent if form == "nt_xent" else sup_con
+
+    def cells(chosen: np.ndarray, cosines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        logits, equal, negative = split(chosen, cosines)
+        mine, theirs = chosen[:, None], rows[None, :]
+        with np.errstate(over="ignore", invalid="ignore"):  # rows without positives, left out by `has`
+            if form == "nt_xent":
+                terms = np.logaddexp(0.0, log_negatives[mine] - logits) / pairs
+            else:
+                above = np.where(each[mine] == 1.0, 0.0, log_positives[mine] - logits)  # of one positive: 0 exactly
+                terms = (np.logaddexp(0.0, (log_negatives - log_positives)[mine]) + above) * each[mine] / anchors
+            slopes = np.where(has[mine], slopes_of(mine, logits, negative), 0.0)
+            slopes += np.where(has[theirs], slopes_of(theirs, logits, negative), 0.0)
+        slopes[np.arange(len(chosen)), chosen] = 0.0
+        return np.where(equal, terms, 0.0), slopes / 2
+
+    return cells
+
+
+def _log_sum(logits: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """log of the sum of e^logit over each row's chosen cells; -inf where there are none."""
+    top = np.max(logits, axis=1, where=chosen, initial=-1e300)
+    with np.errstate(divide="ignore"):
+        return top + np.log((np.exp(np.where(chosen, logits - top[:, None], -np.inf))).sum(axis=1))
+
+
+def _logistic(x: np.ndarray) -> np.ndarray:
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0.0, 1.0, small) / (1.0 + small)

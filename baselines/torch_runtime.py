@@ -127,7 +127,7 @@ class TorchSystem:
         return Outputs(
             loss=loss * factor(self.declares.loss_scale, size),
             scale_gradient=scale_gradient * scalar_factor,
-            bias_gradient=None if self.case["loss"] == "info_nce" else bias_gradient * scalar_factor,
+            bias_gradient=None if self.case["loss"].endswith("info_nce") else bias_gradient * scalar_factor,
             gradients={
                 name: (leaf.grad.float() * gradient_factor).cpu().numpy().astype(np.float32)
                 for name, leaf in zip(self.names, self.leaves, strict=True)

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 CONTRACT_VERSION = 1
-LOSSES = ("one_set_sigmoid", "two_set_sigmoid", "info_nce")
+LOSSES = ("one_set_sigmoid", "two_set_sigmoid", "info_nce", "one_set_info_nce")
+FORMS = ("nt_xent", "sup_con")  # of one_set_info_nce, as the variant's option `form`
 STATES = {"init": (10.0, -10.0), "trained": (100.0, -10.0)}
 STATUSES = (
     "ok",
@@ -56,6 +57,9 @@ class Case:
         for name in ("rows", "dims", "world_size", "nodes"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.loss == "one_set_info_nce" and self.options.get("form") not in FORMS:
+            known = " or ".join(FORMS)
+            raise ConfigurationError(f"{self.system}:{self.variant} has no form; give its options form: {known}")
         if list(self.prefixes) != sorted(set(self.prefixes)) or not self.prefixes or self.prefixes[0] < 1:
             raise ConfigurationError(f"prefixes {list(self.prefixes)} must ascend, each once, from 1 up")
         if self.prefixes[-1] > self.dims:

@@ -46,10 +46,10 @@ TOLERANCES = {
 }
 SMALL_ROWS = 64
 SAMPLED_ROWS = 64
-# The reference visits every cell for scalars (and always for info_nce): about ten seconds on two cores at this size.
+# The reference visits every cell for scalars (always for softmax losses): about ten seconds on two cores at this size.
 AFFORDABLE_PRODUCTS = 4.0e10
-# info_nce's weights p - 1 cancel: fp32 keeps seven digits of p, so of a gradient that is 1e-4 of its terms it keeps
-# three. Below that, errors are taken relative to 1e-4 of the terms: at scale 100 wide prefixes' gradients are 1e-12.
+# The softmax losses' weights p - 1 cancel: fp32 keeps seven digits of p, so of a gradient that is 1e-4 of its terms it
+# keeps three. Below that, errors are taken relative to 1e-4 of the terms: at scale 100 wide prefixes lead to 1e-12.
 CANCELLATION_FLOOR = 1e-4
 INPUT_DEVIATION = 73.9  # standard deviation of the synthetic embeddings: sqrt(4 * (128^2 - 1) / 12)
 NONFINITE = "NaN or infinity"
@@ -88,12 +88,12 @@ def checks_of(case: Case) -> tuple[list[dict[str, Any]], list[str]]:
         small["live"] = _small_live(case, rows)
     own: dict[str, Any] = {"name": "own"}
     notes = []
-    if not _affordable(case, case.rows) and case.loss == "info_nce":
+    if not _affordable(case, case.rows) and is_softmax(case.loss):
         reduced = case.rows
         while reduced > rows and not _affordable(case, reduced):
             reduced //= 2
         own |= {"rows": reduced} | ({"live": [min(n, reduced) for n in case.live]} if case.live else {})
-        notes.append(f"own: checked at R={reduced}, because the reference needs info_nce's whole grid")
+        notes.append(f"own: checked at R={reduced}, because the reference needs {case.loss}'s whole grid")
     elif not _affordable(case, case.rows):
         notes.append("own: loss, dt, db not checked at this size, the reference would visit every cell")
     own["sample_rows"] = sample_rows(own.get("rows", case.rows), case.world_size, own.get("live", case.live))
@@ -103,6 +103,11 @@ def checks_of(case: Case) -> tuple[list[dict[str, Any]], list[str]]:
         own,
     ]
     return checks, notes
+
+
+def is_softmax(loss: str) -> bool:
+    """Whether a row's gradient needs normalisers over the whole grid, and no bias: `info_nce`, `one_set_info_nce`."""
+    return loss.endswith("info_nce")
 
 
 def _small_live(case: Case, rows: int) -> list[int]:
@@ -165,7 +170,9 @@ class Gate:
 
     def _answer(self, case: dict[str, Any], rows: Sequence[int] | None, scalars: bool) -> dict[str, Any]:
         ignored = ("system", "variant", "options", "gradient_dtype", "state", "contract", "device", "nodes")
-        key = json.dumps([{k: v for k, v in case.items() if k not in ignored}, rows, scalars], sort_keys=True)
+        form = case["options"].get("form")  # of one_set_info_nce: the one option that changes what is computed
+        kept = {k: v for k, v in case.items() if k not in ignored}
+        key = json.dumps([kept, form, rows, scalars], sort_keys=True)
         if key not in self._answers:
             module, _, name = self._target.partition(":")
             evaluate = getattr(importlib.import_module(module), name)
@@ -217,13 +224,13 @@ def compare(
 
 
 def cancellation_units(case: Mapping[str, Any], rows: int) -> list[float]:
-    """Least unit of each band's error: 0 except for info_nce, where it is CANCELLATION_FLOOR of the positives' terms.
+    """Least unit of each band's error: 0, but for the softmax losses CANCELLATION_FLOOR of the positives' terms.
 
     A positive's term of dX is `t w_p / n` over the norm `INPUT_DEVIATION sqrt(p)` of a row's prefix, spread evenly over
     p columns; prefixes that reach the band add up, and `rows` rows add in quadrature.
     """
     prefixes = case["prefixes"]
-    if case["loss"] != "info_nce":
+    if not is_softmax(case["loss"]):
         return [0.0] * len(prefixes)
     weights = case.get("prefix_weights") or [1.0 / len(prefixes)] * len(prefixes)
     n = sum(case["live"]) if case.get("live") else case["rows"] * case["world_size"]

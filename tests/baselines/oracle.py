@@ -33,6 +33,9 @@ def loss(case: dict, sets: list[Rows], labels: list[int], scale: float, bias: fl
             columns = [math.log(math.fsum(math.exp(row[j]) for row in logits)) - logits[j][j] for j in range(n)]
             total.append(weight * 0.5 * (math.fsum(rows) + math.fsum(columns)) / n)
             continue
+        if case["loss"] == "one_set_info_nce":
+            total.append(weight * _one_set_info_nce(case["options"]["form"], logits, labels))
+            continue
         cells = []
         for i in range(n):
             for j in range(n):
@@ -42,6 +45,25 @@ def loss(case: dict, sets: list[Rows], labels: list[int], scale: float, bias: fl
                 cells.append(softplus(-sign * (logits[i][j] + bias)))
         total.append(weight * math.fsum(cells) / n)
     return math.fsum(total)
+
+
+def _one_set_info_nce(form: str, logits: list[list[float]], labels: list[int]) -> float:
+    """NT-Xent or SupCon of a grid of logits, cell by cell."""
+    by_row = []
+    for i, row in enumerate(logits):
+        others = [j for j in range(len(row)) if j != i]
+        positives = [j for j in others if labels[j] == labels[i]]
+        negatives = [math.exp(row[j]) for j in others if labels[j] != labels[i]]
+        everyone = math.fsum(math.exp(row[j]) for j in others)
+        by_row.append([
+            -math.log(math.exp(row[p]) / (math.fsum([math.exp(row[p]), *negatives]) if form == "nt_xent" else everyone))
+            for p in positives
+        ])  # fmt: skip
+    if form == "nt_xent":
+        pairs = [term for terms in by_row for term in terms]
+        return math.fsum(pairs) / max(len(pairs), 1)
+    anchors = [math.fsum(terms) / len(terms) for terms in by_row if terms]
+    return math.fsum(anchors) / max(len(anchors), 1)
 
 
 def derivative(function, at: float, step: float) -> float:

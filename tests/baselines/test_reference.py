@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -33,6 +35,19 @@ CASES = {
     "info_nce": make_case("info_nce"),
     "info_nce, ragged": make_case("info_nce", world_size=2, live=(4, 1)),
     "info_nce, one pair": make_case("info_nce", rows=1),
+    **{
+        f"{form}, {name}": make_case("one_set_info_nce", options={"form": form}, **changes)
+        for form in ("nt_xent", "sup_con")
+        for name, changes in {
+            "pairs and one alone": {},
+            "groups": {"rows": 9, "labels": "mixed", "prefix_weights": (0.5, 0.2, 1.3)},
+            "all equal": {"labels": "equal"},
+            "none equal": {"labels": "distinct"},
+            "one row": {"rows": 1},
+            "ragged": {"world_size": 3, "live": (5, 0, 3), "labels": "mixed"},
+            "steep": {"rows": 9, "labels": "mixed", "scale": 30.0},
+        }.items()
+    },
 }
 
 
@@ -60,7 +75,7 @@ def test_scalars_equal_loops_and_numerical_derivatives(name: str) -> None:
     close(result["loss"], oracle.loss(case, sets, labels, scale, bias), result["loss_scale"])
     slope = oracle.derivative(lambda t: oracle.loss(case, sets, labels, t, bias), scale, 1e-3)
     close(result["scale_gradient"], slope, result["scale_gradient_scale"])
-    if case["loss"] == "info_nce":
+    if case["loss"].endswith("info_nce"):
         assert result["bias_gradient"] is None and result["bias_gradient_scale"] is None
     else:
         slope = oracle.derivative(lambda b: oracle.loss(case, sets, labels, scale, b), bias, 1e-3)
@@ -153,8 +168,33 @@ def test_one_set_is_the_sum_of_its_two_set_parts() -> None:
     close(3 * two["loss"], parts[2], 1.0)
 
 
+def test_both_forms_agree_where_each_row_has_one_positive() -> None:
+    first, second = (
+        reference.evaluate(make_case("one_set_info_nce", rows=8, options={"form": form}))
+        for form in ("nt_xent", "sup_con")
+    )
+    close(first["loss"], second["loss"], first["loss"])
+    np.testing.assert_allclose(first["gradients"]["rows"], second["gradients"]["rows"], rtol=1e-10, atol=1e-15)
+
+
+def test_a_dominating_positive_keeps_its_small_terms() -> None:
+    """At scale 100 a loss of 1e-20 and its gradient are the terms themselves, not what subtraction leaves."""
+    case = make_case("one_set_info_nce", rows=4, dims=512, prefixes=(512,), scale=100.0, options={"form": "sup_con"})
+    sets, labels, _ = live_inputs(case)
+    result = reference.evaluate(case)
+    expected = 0.0
+    for i in range(4):
+        logits = [100.0 * oracle.cosine(sets[0][i], sets[0][j]) for j in range(4)]
+        own = logits[i ^ 1]
+        expected += sum(math.exp(logits[j] - own) for j in range(4) if labels[j] != labels[i]) / 4
+    assert 0 < expected < 1e-10 and abs(result["loss"] / expected - 1) < 1e-9
+    assert np.abs(result["gradients"]["rows"]).max() < 1e-10
+
+
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="no loss"):
         reference.evaluate({"loss": "two_set_softmax"})
+    with pytest.raises(ValueError, match=r"options.form is None; known: nt_xent, sup_con"):
+        reference.evaluate({**make_case("info_nce"), "loss": "one_set_info_nce"})
     with pytest.raises(ValueError, match=r"0 \.\. 4"):
         reference.evaluate(make_case("one_set_sigmoid"), [5])

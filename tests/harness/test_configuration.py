@@ -56,7 +56,10 @@ def test_a_changed_protocol_is_custom_but_rounds_may_vary():
         ("row=[1]", "unknown field 'row'; known: .*rows"),
         ("protocol.round=1", "known: .*protocol.rounds"),
         ("machine.gpus=1", "known: .*machine.cores"),
-        ("losses=[siglip]", "unknown losses 'siglip'; known: one_set_sigmoid, two_set_sigmoid, info_nce"),
+        (
+            "losses=[siglip]",
+            "unknown losses 'siglip'; known: one_set_sigmoid, two_set_sigmoid, info_nce, one_set_info_nce",
+        ),
         ("states=[late]", "known: init, trained"),
         ("labels=triples", "known: pairs, distinct, equal, mixed"),
         ("device=tpu", "known: cpu, cuda"),

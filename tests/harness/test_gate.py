@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness import gate
-from harness.cases import Case
+from harness.cases import Case, ConfigurationError
 from harness.events import Events
 
 CASE = Case("s", "one_set_sigmoid", "v", rows=4, dims=8, prefixes=(2, 6), world_size=2)
@@ -201,11 +201,12 @@ def test_what_the_reference_cannot_afford_is_said():
     big = Case("s", "two_set_sigmoid", "v", rows=65536)
     (_, _, own), notes = gate.checks_of(big)
     assert "rows" not in own and "loss, dt, db not checked" in notes[0]
-    (_, _, own), notes = gate.checks_of(Case("s", "info_nce", "v", rows=16384, world_size=8))
-    n = own["rows"] * 8
-    assert n * n * 1984 <= gate.AFFORDABLE_PRODUCTS < 4 * n * n * 1984
-    assert f"R={own['rows']}" in notes[0]
-    assert max(own["sample_rows"]) < n
+    for loss, options in (("info_nce", {}), ("one_set_info_nce", {"form": "sup_con"})):
+        (_, _, own), notes = gate.checks_of(Case("s", loss, "v", rows=16384, world_size=8, options=options))
+        n = own["rows"] * 8
+        assert n * n * 1984 <= gate.AFFORDABLE_PRODUCTS < 4 * n * n * 1984
+        assert f"R={own['rows']}" in notes[0] and f"needs {loss}'s whole grid" in notes[0]
+        assert max(own["sample_rows"]) < n
 
 
 def test_ragged_cases_get_ragged_checks():
@@ -223,3 +224,14 @@ def test_samples_spread_over_ranks_and_ends():
         assert len(mine) == 16 and mine[0] == 0 and mine[-1] == 1023
     assert gate.sample_rows(1, 1, None) == [0]
     assert gate.sample_rows(4, 2, [0, 2]) == [0, 4, 5, 6]
+
+
+def test_the_two_forms_have_answers_of_their_own() -> None:
+    asked = []
+    judge = gate.Gate("baselines.reference:evaluate")
+    for form in ("nt_xent", "sup_con"):
+        case = Case("s", "one_set_info_nce", "v", rows=38, labels="mixed", options={"form": form}).to_json()
+        asked.append(judge._answer(case, None, True)["loss"])
+    assert abs(asked[0] - asked[1]) > 1e-3
+    with pytest.raises(ConfigurationError, match="s:v has no form; give its options form: nt_xent or sup_con"):
+        Case("s", "one_set_info_nce", "v", rows=38)
