@@ -6,6 +6,7 @@
 //   finish   norm corrections, rounding, scalars
 //
 // Everything is queued on one stream and captures into a graph. Nothing is added atomically: two runs give equal bits.
+// How a superblock's tiles are scored and multiplied is the tile kernels' business (kernels.cuh; the sm100 engine brings others).
 #pragma once
 #include <algorithm>
 #include <span>
@@ -13,8 +14,7 @@
 #include "scaling_contrasts/gpu/memory.cuh"
 #include "scaling_contrasts/gpu/prep.cuh"
 #include "scaling_contrasts/sm80/finish.cuh"
-#include "scaling_contrasts/sm80/gradient.cuh"
-#include "scaling_contrasts/sm80/score.cuh"
+#include "scaling_contrasts/sm80/kernels.cuh"
 
 namespace scaling_contrasts::sm80 {
 
@@ -25,30 +25,27 @@ struct input_t {
     void* gradient = nullptr;              ///< [rows][dims], of the problem's gradient type
 };
 
-/// Why the engine cannot run a problem, as one clause; empty: it can.
-inline std::string unsupported(problem_t const& problem) {
+/// Why an engine whose tile kernels read columns in multiples of `columns` cannot run a problem, as one clause; empty: it can.
+inline std::string unsupported(problem_t const& problem, int columns = 16) {
+    auto const multiple = " is no multiple of " + std::to_string(columns);
     if (problem.rows >= (std::int64_t(1) << 31) - tile_k) return "more than 2^31 rows a device";
-    if (problem.dims % 16) return "dims " + std::to_string(problem.dims) + " is no multiple of 16";
+    if (problem.dims % columns) return "dims " + std::to_string(problem.dims) + multiple;
     for (int prefix : problem.prefixes)
-        if (prefix % 16) return "prefix " + std::to_string(prefix) + " is no multiple of 16";
+        if (prefix % columns) return "prefix " + std::to_string(prefix) + multiple;
     if (problem.dims > 4096) return "dims above 4096";
     return "";
 }
 
-class engine_t {
+/// `kernels_t`: what scores and multiplies the tiles of a superblock, see tile_kernels_t.
+template <class kernels_t>
+class basic_engine_t {
   public:
     /// Allocates all workspaces on the current device, which must outlive the engine's buffers. `scale` and `bias` are
     /// read, and `out` [3] (loss, dL/dt, dL/db) is written, on the device. `device` numbers the rows: its first one is
     /// device * problem.rows. `side_limit` bounds the superblocks; 0: the engine's choice.
-    engine_t(problem_t const& problem, int device, std::span<input_t const> inputs, float const* scale,
-             float const* bias, double* out, gpu::ledger_t& ledger, int side_limit = 0)
-        : problem_(problem),
-          ladder_(make_ladder(problem)),
-          pieces_(make_pieces(ladder_)),
-          slabs_(make_slabs(ladder_)),
-          scale_(scale),
-          bias_(bias),
-          out_(out) {
+    basic_engine_t(problem_t const& problem, int device, std::span<input_t const> inputs, float const* scale,
+                   float const* bias, double* out, gpu::ledger_t& ledger, int side_limit = 0)
+        : problem_(problem), ladder_(make_ladder(problem)), kernels_(ladder_), scale_(scale), bias_(bias), out_(out) {
         int const live = static_cast<int>(problem.live_of(device)), padded = (live + tile_k - 1) / tile_k * tile_k;
         std::int64_t const statistics = std::int64_t(ladder_.count) * padded,
                            cells = problem.rows * std::int64_t(problem.dims);
@@ -85,8 +82,7 @@ class engine_t {
         weights_ = gpu::buffer_t<std::uint32_t>(ledger, plane / 2 * ladder_.count * parts());
         row_products_ = gpu::buffer_t<float>(ledger, plane / 32 * ladder_.count);
         column_products_ = gpu::buffer_t<float>(ledger, plane / 64 * ladder_.count);
-        slots_ = gpu::buffer_t<double>(ledger, plane / (tile_k * tile_k) * (score_threads_k / 32) * 3);
-        allow_shared_memory();
+        slots_ = gpu::buffer_t<double>(ledger, plane / (tile_k * tile_k) * kernels_t::score_warps_k * 3);
     }
 
     int sets() const { return sets_of(problem_.loss); }
@@ -112,7 +108,7 @@ class engine_t {
     }
 
     /// info_nce: maxima and sums over one block of candidates, `other`'s rows, whose begin() came before.
-    void maxima(engine_t const& other, cudaStream_t stream) { visit(other, pass_t::maxima_k, stream); }
+    void maxima(basic_engine_t const& other, cudaStream_t stream) { visit(other, pass_t::maxima_k, stream); }
     /// After the maxima over all blocks; before any score.
     void close_maxima(cudaStream_t stream) {
         for (int i = 0; i < sets(); ++i)
@@ -123,7 +119,7 @@ class engine_t {
             }
     }
     /// Scores one block of candidates, `other`'s rows (which may be this one's), and adds its part of the gradients.
-    void score(engine_t const& other, cudaStream_t stream) {
+    void score(basic_engine_t const& other, cudaStream_t stream) {
         visit(other, is_nce() ? pass_t::softmax_k : pass_t::sigmoid_k, stream);
     }
 
@@ -197,28 +193,16 @@ class engine_t {
         for (int side = most; side >= std::min(1024, most); side -= tile_k) {
             int const tiles = side / tile_k, slots = 2 * processors;
             auto fill = [&](int jobs) { return double(jobs) / (double((jobs + slots - 1) / slots) * slots); };
-            double const both = fill(tiles * tiles) + fill(2 * products_of_side(pieces_.count, pieces_.narrow, tiles));
+            double const both = fill(tiles * tiles) + fill(2 * kernels_.products_of_side(tiles));
             if (both > best_fill * 1.02) best_fill = both, best = side;
         }
         return best;
     }
 
-    void allow_shared_memory() const {
-        auto allow = [](auto* kernel, std::size_t bytes) {
-            gpu::check(
-                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
-                "asking for shared memory");
-        };
-        allow(score_kernel<pass_t::sigmoid_k>, sizeof(score_shared_t));
-        allow(score_kernel<pass_t::maxima_k>, sizeof(score_shared_t));
-        allow(score_kernel<pass_t::softmax_k>, sizeof(score_shared_t));
-        allow(gradient_kernel, sizeof(gradient_stage_t) * gradient_stages_k);
-    }
-
     /// One pass over one block of candidates. The own block of one set is symmetric: its upper triangle is scored, and
     /// serves rows and columns. The own block of two sets serves both sets; of a foreign one, each set's rows meet the
     /// other set's candidates, and the loss is counted by the first.
-    void visit(engine_t const& other, pass_t pass, cudaStream_t stream) {
+    void visit(basic_engine_t const& other, pass_t pass, cudaStream_t stream) {
         bool const own = &other == this, one = sets() == 1;
         walk(0, other.rows(one ? 0 : 1), one && own, own, one && own ? 2.0f : 1.0f, pass, stream);
         if (!one && !own) walk(1, other.rows(0), false, false, 0.0f, pass, stream);
@@ -257,21 +241,12 @@ class engine_t {
     }
 
     void score_superblock(superblock_t const& a, bool both_sides, pass_t pass, cudaStream_t stream) {
-        int const tiles = a.triangle ? a.tile_rows * (a.tile_rows + 1) / 2 : a.tile_rows * a.tile_columns;
-        auto* kernel = pass == pass_t::softmax_k ? score_kernel<pass_t::softmax_k> : score_kernel<pass_t::sigmoid_k>;
-        kernel<<<tiles, score_threads_k, sizeof(score_shared_t), stream>>>(a, ladder_, slabs_);
-        gpu::check_launch("score_kernel");
-        int const products = products_of_side(pieces_.count, pieces_.narrow, a.tile_rows) +
-                             (both_sides ? products_of_side(pieces_.count, pieces_.narrow, a.tile_columns) : 0);
-        gradient_kernel<<<products, gradient_threads_k, sizeof(gradient_stage_t) * gradient_stages_k, stream>>>(
-            a, pieces_, ladder_.count, ladder_.dims);
-        gpu::check_launch("gradient_kernel");
+        kernels_.score(a, pass, stream);
+        kernels_.multiply(a, both_sides, stream);
     }
 
     void find_maxima(superblock_t const& a, int set, bool both_sides, cudaStream_t stream) {
-        score_kernel<pass_t::maxima_k>
-            <<<a.tile_rows * a.tile_columns, score_threads_k, sizeof(score_shared_t), stream>>>(a, ladder_, slabs_);
-        gpu::check_launch("score_kernel");
+        kernels_.score(a, pass_t::maxima_k, stream);
         for (int side = 0; side < (both_sides ? 2 : 1); ++side) {
             merge_maxima_kernel<<<dim3(static_cast<unsigned>(side ? a.tile_columns : a.tile_rows),
                                        static_cast<unsigned>(ladder_.count)),
@@ -282,8 +257,7 @@ class engine_t {
 
     problem_t problem_;
     ladder_t ladder_;
-    pieces_t pieces_;
-    slabs_t slabs_;
+    kernels_t kernels_;
     float const *scale_, *bias_;
     double* out_;
     set_t set_[2];
@@ -292,5 +266,7 @@ class engine_t {
     gpu::buffer_t<float> row_products_, column_products_, positive_logits_;
     gpu::buffer_t<double> slots_;
 };
+
+using engine_t = basic_engine_t<tile_kernels_t>;
 
 }  // namespace scaling_contrasts::sm80

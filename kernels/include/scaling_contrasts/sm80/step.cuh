@@ -59,6 +59,11 @@ __host__ __device__ constexpr std::int64_t tile_words(int side, int prefix, int 
     return ((std::int64_t(prefix) * tiles + row) * tiles + column) * (tile_k * tile_k / 2);
 }
 
+/// Tiles of a superblock that are scored.
+__host__ __device__ constexpr int tiles_of(superblock_t const& a) {
+    return a.triangle ? a.tile_rows * (a.tile_rows + 1) / 2 : a.tile_rows * a.tile_columns;
+}
+
 /// Tile number `index` of a triangle of `tiles` tile rows, row by row: (row, column) with row <= column.
 __host__ __device__ constexpr void triangle_tile(int index, int tiles, int& row, int& column) {
     row = 0;
