@@ -22,8 +22,12 @@ the problem (lists joined by commas):
   --prefixes 64,128,...   --prefix-weights W0,W1,...   --scale T   --bias B   --self-pairs true|false
   --seed N   --labels pairs|distinct|equal|mixed   --dtype bfloat16   --gradient-dtype bfloat16|float32
 where it runs:
-  --device cpu|cuda   --world-size N (virtual devices on the CPU)   --nodes 1   --threads N (per device)
+  --device cpu|cuda   --world-size N (virtual devices on the CPU)   --threads N (per device)
   --engine auto|cpu-avx512bf16|cpu-avx512|cpu-avx2|cpu-portable|...   (or SCALING_CONTRASTS_ENGINE)   --options key=value,...
+several boxes, one process each (docs/rails.md); --world-size counts the devices of all:
+  --nodes N   --node-rank r   --rendezvous HOST:PORT (box 0 listens)   --token-file F   --interface NAME
+  --rails auto|verbs|tcp   --rails-options sockets=2,overlap=true,device=,gid_index=,mtu=,service_level=,traffic_class=,timeout=,retries=
+  --join-seconds 60   --rails-seconds 0 (the larger of 30 and 5 predicted steps)
 what is done:
   --actions check,time,memory   --check name=small,rows=64,scale=5,bias=-1,sample_rows=0:7:9 (repeatable)
   --warmup-steps N   --warmup-seconds S   --blocks N   --steps-per-block N   --max-block-seconds S
@@ -174,6 +178,49 @@ void add_options(arguments_t& out, std::string const& text) {
     }
 }
 
+/// One `key=value` of --rails-options.
+void set_rails_option(rails::options_t& rails, std::string const& text) {
+    std::size_t const equals = text.find('=');
+    std::string const key = text.substr(0, equals), value = equals == std::string::npos ? "" : text.substr(equals + 1);
+    std::string const what = "--rails-options " + key;
+    auto count = [&](std::int64_t least, std::int64_t most) {
+        return static_cast<int>(to_count(what, value, least, most));
+    };
+    if (key == "sockets") rails.sockets = count(1, 64);
+    else if (key == "overlap") rails.overlap = to_bool(what, value);
+    else if (key == "device") rails.device = value;
+    else if (key == "gid_index") rails.gid_index = count(0, 65535);
+    else if (key == "mtu")
+        rails.mtu =
+            to_choice<int>(what, value, {{"256", 256}, {"512", 512}, {"1024", 1024}, {"2048", 2048}, {"4096", 4096}});
+    else if (key == "service_level") rails.service_level = count(0, 15);
+    else if (key == "traffic_class") rails.traffic_class = count(0, 255);
+    else if (key == "timeout") rails.timeout = count(1, 31);
+    else if (key == "retries") rails.retries = count(0, 7);
+    else
+        throw usage_error_t("--rails-options has '" + text +
+                            "'; known: sockets, overlap, device, gid_index, mtu, service_level, traffic_class, "
+                            "timeout, retries");
+}
+
+/// What several boxes need, and what one box must not be given.
+void check_meeting(arguments_t const& out) {
+    auto const& meeting = out.meeting;
+    int const devices = out.problem.world_size;
+    if (meeting.box >= meeting.boxes)
+        throw usage_error_t("--node-rank is " + std::to_string(meeting.box) + " of " + std::to_string(meeting.boxes) +
+                            " boxes; give 0 to " + std::to_string(meeting.boxes - 1));
+    if (devices % meeting.boxes != 0)
+        throw usage_error_t("--world-size " + std::to_string(devices) + " is not divisible by --nodes " +
+                            std::to_string(meeting.boxes) + "; it counts the devices of all boxes");
+    if (devices / meeting.boxes > max_devices_k)
+        throw usage_error_t("--world-size is " + std::to_string(devices) + "; a box drives at most " +
+                            std::to_string(max_devices_k) + " devices");
+    if (meeting.boxes == 1) return;
+    if (meeting.rendezvous.empty()) throw usage_error_t("--nodes needs --rendezvous HOST:PORT, where box 0 listens");
+    if (meeting.token_file.empty()) throw usage_error_t("--nodes needs --token-file, a secret that all boxes share");
+}
+
 using setter_t = std::function<void(arguments_t&, std::string const& flag, std::string const& value)>;
 
 #define SC_SET                                                                                                         \
@@ -219,7 +266,35 @@ std::map<std::string, setter_t> const& problem_setters() {
         {"--self-pairs", SC_SET { out.problem.self_pairs = to_bool(flag, value); }},
         {"--world-size",
          SC_SET {
-             out.problem.world_size = static_cast<int>(to_count(flag, value, 1, max_devices_k));
+             out.problem.world_size = static_cast<int>(to_count(flag, value, 1, max_devices_k * rails::max_boxes_k));
+         }},
+    };
+    return setters;
+}
+
+std::map<std::string, setter_t> const& boxes_setters() {
+    static std::map<std::string, setter_t> const setters = {
+        {"--nodes",
+         SC_SET {
+             out.meeting.boxes = static_cast<int>(to_count(flag, value, 1, rails::max_boxes_k));
+         }},
+        {"--node-rank",
+         SC_SET {
+             out.meeting.box = static_cast<int>(to_count(flag, value, 0, rails::max_boxes_k - 1));
+         }},
+        {"--rendezvous", SC_SET { out.meeting.rendezvous = value; }},
+        {"--token-file", SC_SET { out.meeting.token_file = value; }},
+        {"--interface", SC_SET { out.meeting.interface = value; }},
+        {"--join-seconds", SC_SET { out.meeting.join_seconds = to_seconds(flag, value); }},
+        {"--rails-seconds", SC_SET { out.meeting.rails_seconds = to_seconds(flag, value); }},
+        {"--rails",
+         SC_SET {
+             out.rails.transport =
+                 to_choice<char const*>(flag, value, {{"auto", "auto"}, {"verbs", "verbs"}, {"tcp", "tcp"}});
+         }},
+        {"--rails-options",
+         SC_SET {
+             for (auto const& part : split(value, ',')) set_rails_option(out.rails, part);
          }},
     };
     return setters;
@@ -235,7 +310,6 @@ std::map<std::string, setter_t> const& run_setters() {
         {"--variant", SC_SET { out.variant = value; }},
         {"--state", SC_SET { out.state = value; }},
         {"--protocol", SC_SET {}},
-        {"--nodes", SC_SET { out.nodes = static_cast<int>(to_count(flag, value)); }},
         {"--device", SC_SET { out.device = to_choice<char const*>(flag, value, {{"cpu", "cpu"}, {"cuda", "cuda"}}); }},
         {"--threads", SC_SET { out.run.threads = static_cast<int>(to_count(flag, value, 1, 4096)); }},
         {"--engine", SC_SET { out.run.engine = value; }},
@@ -287,22 +361,27 @@ arguments_t parse_arguments(int count, char const* const* words) {
         }
         auto const problem = problem_setters().find(flag);
         auto const run = run_setters().find(flag);
-        bool const known = problem != problem_setters().end() || run != run_setters().end() || flag == "--check";
+        auto const boxes = boxes_setters().find(flag);
+        bool const known = problem != problem_setters().end() || run != run_setters().end() ||
+                           boxes != boxes_setters().end() || flag == "--check";
         if (!known) throw usage_error_t("unknown flag '" + flag + "'; --help lists the flags");
         if (i + 1 >= count) throw usage_error_t(flag + " needs a value");
         std::string const value = words[++i];
         if (flag == "--check") checks.push_back(value);
         else if (problem != problem_setters().end()) problem->second(out, flag, value);
+        else if (boxes != boxes_setters().end()) boxes->second(out, flag, value);
         else run->second(out, flag, value);
     }
     check_problem("", out.problem);
+    check_meeting(out);
     for (auto const& text : checks) out.checks.push_back(to_check(text, out.problem));
     if (out.run.options.contains("engine")) out.run.engine = out.run.options["engine"];
 
     // Virtual devices of one process share its threads: what each is given, at most one thread a core.
     int const cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-    int const each = out.run.threads > 0 ? out.run.threads : std::max(1, cores / out.problem.world_size);
-    out.run.threads = std::max(each, std::min(each * out.problem.world_size, cores));
+    int const here = out.problem.world_size / out.meeting.boxes;
+    int const each = out.run.threads > 0 ? out.run.threads : std::max(1, cores / here);
+    out.run.threads = std::max(each, std::min(each * here, cores));
     if (out.problem.self_pairs && sets_of(out.problem.loss) == 2)
         throw usage_error_t("--self-pairs is for one_set_sigmoid alone; leave it out");
     return out;

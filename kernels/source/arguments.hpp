@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend.hpp"
+#include "scaling_contrasts/rails/options.hpp"
 
 namespace scaling_contrasts::bench {
 
@@ -32,8 +33,9 @@ struct timing_t {
 
 struct arguments_t {
     std::string system = "native", variant, state, device = "cpu", dtype = "bfloat16";
-    int nodes = 1;
-    problem_t problem;
+    problem_t problem;  ///< of all boxes
+    rails::meeting_t meeting;
+    rails::options_t rails;
     run_options_t run;
     std::vector<std::string> actions;
     std::vector<check_t> checks;

@@ -77,7 +77,6 @@ def test_a_deadline_ends_the_case_with_its_status(tmp_path):
 @pytest.mark.parametrize(
     "words, status, reason",
     [
-        (["--nodes", "2"], "unsupported", "one machine"),
         (["--dtype", "float32"], "unsupported", "bfloat16"),
         (["--engine", "cpu-z80"], "unsupported", "unknown engine"),
         (["--rows", "100000000", "--dims", "65536"], "out_of_memory", "MiB"),
