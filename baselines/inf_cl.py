@@ -1,12 +1,21 @@
-"""Package inf-cl (1.2.1; Inf-CL, arXiv 2410.17243): CLIP's loss in Triton tiles, on one GPU.
+"""Package inf-cl (1.2.1; Inf-CL, arXiv 2410.17243): CLIP's loss in Triton tiles, on one GPU or around a ring of ranks.
 
 The package scores one direction a call, so the loss is half of each direction, as its own example has it. Unit rows
-stay float32, as it casts to float32 anyway; its products take TF32 operands, as published. Labels and their order are
-the diagonal.
+stay float32, as it casts to float32 anyway; products take TF32 operands, as published. Labels and their order are the
+diagonal. The option `path`:
 
-On one GPU its functions `cal_inf_loss` and `cal_ring_loss` come down to the same tiles, but with a scale passed in they
-sum the scale's gradient over a process group, which need not exist; so `cal_flash_loss`, which they call, is called.
-The several-GPU paths are not wired up: there the scale's gradient comes back summed over ranks already.
+`flash`  `cal_flash_loss`, one GPU. The other two come down to it where there is no process group.
+`ring`   `cal_ring_loss`: captions travel around the ranks, each block's logits whole, by library products. The paper's
+         "cross-GPU tiles". It is plain PyTorch, so it also runs on CPU.
+`inf`    `cal_inf_loss`: the same ring with each block in Triton tiles, the paper's method.
+
+Around the ring a rank's loss is its own rows' mean, so the mean over ranks is the global loss, and a feature gradient
+is world_size times that of the mean. The scale's gradient is summed over ranks inside the package, in the backward pass
+of the scale itself: after a trainer's usual mean over ranks it is world_size times the true one while the features' is
+right. The declared factor takes that off; it is stated with the system, not repaired in it.
+
+On one GPU the ring paths get a process group of one rank, which sends to itself as the package does: their buffers are
+those of a rank with R rows of any ring.
 
 By reading the source of 1.2.1, not worked around but refused: the gradient kernel masks the upstream gradient by the
 tile's own row numbers, so a batch that is no multiple of 64 reads past its end; a row is cut into heads of a power of
@@ -15,14 +24,16 @@ two of at least 16 columns. And the tiles take rows to be dense whatever their s
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import distributed
 from torch.nn import functional
 
-from baselines.interface import Declaration
+from baselines.interface import Declaration, World
 from baselines.torch_runtime import TorchSystem
 
 _TILE_ROWS = 64
@@ -35,26 +46,31 @@ def head_columns(prefix: int) -> int:
 
 
 class InfCl(TorchSystem):
-    """No options: the package's tile shapes are fixed."""
+    """Options: `path`. The package's tile shapes are fixed."""
 
     declares = Declaration(
         sets=2,
         negatives="global",
         normalisation="adapter, before the loss: x / max(norm, 1e-12)",
         scale_parameter="log_scale",
-        notes="one GPU; float32 features, TF32 products, each direction scored on its own",
+        notes="float32 features, TF32 products, each direction scored on its own",
         mirrors="inf-cl 1.2.1",
     )
 
     @classmethod
     def unsupported(cls, case: Mapping[str, Any]) -> str | None:
+        path = (case.get("options") or {}).get("path", "flash")
         if case["loss"] != "info_nce":
             return f"inf-cl computes info_nce, not {case['loss']}"
-        if case["device"] != "cuda":
-            return "inf-cl needs an NVIDIA GPU: its kernels are Triton's, with PTX in them"
-        if case["world_size"] > 1:
-            return "only inf-cl's single-GPU path is wired up: its ring sums the scale's gradient over ranks itself"
-        if case["rows"] % _TILE_ROWS:
+        if case["device"] != "cuda" and path != "ring":
+            return (
+                "inf-cl's tiles need an NVIDIA GPU: they are Triton kernels with PTX in them, and ask for CUDA tensors"
+            )
+        if case["device"] != "cuda" and case["world_size"] == 1:
+            return "on one rank inf-cl's ring sends to itself, which only NCCL can, on an NVIDIA GPU"
+        if case["world_size"] > 1 and path == "flash":
+            return "inf-cl's single-GPU path scores one rank's rows; the paths ring and inf take more"
+        if path != "ring" and case["rows"] % _TILE_ROWS:
             return f"inf-cl's gradient reads past the end unless rows are a multiple of {_TILE_ROWS}"
         narrow = [prefix for prefix in case["prefixes"] if head_columns(prefix) < _LEAST_HEAD]
         if narrow:
@@ -63,10 +79,28 @@ class InfCl(TorchSystem):
             )
         return super().unsupported(case)
 
-    def prepare(self) -> None:
-        from inf_cl import cal_flash_loss
+    def __init__(self, case: Mapping[str, Any], world: World) -> None:
+        super().__init__(case, world)
+        self.path = self.options.get("path", "flash")
+        if self.path != "flash":
+            self.declares = dataclasses.replace(
+                self.declares,
+                gradient_scale="1/world_size",
+                loss_scale="1/world_size",
+                scalar_scale="1/world_size^2",
+                notes=f"{self.declares.notes}; the package sums the scale's gradient over ranks itself",
+            )
+        if self.device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = True  # for the ring's library products; the tiles are TF32 anyway
 
-        self.loss = cal_flash_loss
+    def prepare(self) -> None:
+        import inf_cl
+
+        if self.path != "flash" and not distributed.is_initialized():
+            distributed.init_process_group("nccl", store=distributed.HashStore(), rank=0, world_size=1)
+        self.loss = {"flash": inf_cl.cal_flash_loss, "ring": inf_cl.cal_ring_loss, "inf": inf_cl.cal_inf_loss}[
+            self.path
+        ]
         self.targets = torch.arange(len(self.labels), device=self.device)
 
     def prefix_loss(self, heads: list[torch.Tensor], scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:

@@ -32,7 +32,7 @@ class Declaration:
 
     The raw embedding gradients are those of this rank's backward pass; the raw loss and gradients of scale and bias are
     sums over ranks. `gradient_scale`, `loss_scale` and `scalar_scale` (scale and bias) multiply them: a number, or
-    "1/world_size". They are stated from the system's definition, never fitted.
+    "1/world_size" or "1/world_size^2". They are stated from the system's definition, never fitted.
     """
 
     sets: int
@@ -47,11 +47,12 @@ class Declaration:
 
 
 def factor(declared: str | float, world_size: int) -> float:
-    """The number behind a declared factor. Raises ValueError for a text other than "1/world_size"."""
+    """The number behind a declared factor. Raises ValueError for an unknown text."""
     if isinstance(declared, str):
-        if declared != "1/world_size":
-            raise ValueError(f"a declared factor is a number or '1/world_size', not {declared!r}")
-        return 1.0 / world_size
+        powers = {"1/world_size": 1, "1/world_size^2": 2}
+        if declared not in powers:
+            raise ValueError(f"a declared factor is a number or one of {', '.join(powers)}, not {declared!r}")
+        return float(world_size) ** -powers[declared]
     return float(declared)
 
 

@@ -11,21 +11,26 @@ bf16 logits, while log-sigmoid and cross-entropy run in float32. Two other setti
          loss is a bf16 scalar.
 
 With `compile: true` the whole ladder goes through `torch.compile`, one graph a shape, on one rank: exchanges between
-ranks would break it up.
+ranks would break it up. With `graph: true` the eager step is captured once as a CUDA graph and replayed, on one GPU.
+`chunk_size` is for releases whose SigLipLoss has that argument; with an older one the row is `unsupported`.
 
 The bias goes in as a column, one entry a row, all views of the one parameter: autograd then rounds n row sums to bf16
 and adds them in float32. For a bias without dimensions it rounds the sum over all cells to bf16, up to 0.2% off.
 
 With ranks, every rank's loss is the mean over its own rows of the sum over all columns (SigLIP) or its own rows' mean
 cross-entropy (CLIP), so the mean over ranks is the global loss, and a rank's feature gradient, after the exchange's
-backward pass has summed what every rank contributed, is world_size times that of the mean.
+backward pass has summed what every rank contributed, is world_size times that of the mean. ClipLoss without either flag,
+its default, is the exception: every rank scores the whole grid, rows of others as constants, so a rank's feature
+gradient is that of the mean itself: after a trainer's mean over ranks, 1 / world_size of it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import importlib.util
+import inspect
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,7 +65,7 @@ def load_loss_module() -> ModuleType:
 
 
 class OpenClip(TorchSystem):
-    """Options: `dist_impl` (SigLIP) or `local_loss` and `gather_with_grad` (CLIP); `precision`; `compile`."""
+    """Options: `dist_impl`, `chunk_size` (SigLIP); `local_loss`, `gather_with_grad` (CLIP); `precision`; `compile`, `graph`."""
 
     declares = Declaration(
         sets=2,
@@ -76,6 +81,16 @@ class OpenClip(TorchSystem):
     def unsupported(cls, case: Mapping[str, Any]) -> str | None:
         if case["loss"] not in ("two_set_sigmoid", "info_nce"):
             return f"open_clip has no loss like {case['loss']}"
+        options = case.get("options") or {}
+        if options.get("graph") and (case["device"] != "cuda" or case["world_size"] > 1):
+            return "a CUDA graph of the step is captured on one NVIDIA GPU"
+        if (
+            options.get("chunk_size")
+            and "chunk_size" not in inspect.signature(load_loss_module().SigLipLoss).parameters
+        ):
+            return (
+                f"the SigLipLoss of open_clip_torch {importlib.metadata.version('open_clip_torch')} has no chunk_size"
+            )
         return super().unsupported(case)
 
     def __init__(self, case: Mapping[str, Any], world: World) -> None:
@@ -85,18 +100,30 @@ class OpenClip(TorchSystem):
             raise ValueError(f"precision {self.precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
         if self.precision == "fp32" and self.device.type == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = True
+        self._graph: torch.cuda.CUDAGraph | None = None
+        if not (self.options.get("local_loss", True) or self.options["gather_with_grad"]):
+            self.declares = dataclasses.replace(
+                self.declares, gradient_scale=1.0, notes="feature gradients are 1 / world_size of what scale's are"
+            )
 
     def prepare(self) -> None:
         package = load_loss_module()
         place = {"rank": self.world.rank, "world_size": self.world.world_size}
         if self.case["loss"] == "two_set_sigmoid":
-            self.loss = package.SigLipLoss(dist_impl=self.options["dist_impl"], **place)
+            chunks = {"chunk_size": self.options["chunk_size"]} if self.options.get("chunk_size") else {}
+            self.loss = package.SigLipLoss(dist_impl=self.options["dist_impl"], **chunks, **place)
         else:
             flags = {name: self.options[name] for name in ("local_loss", "gather_with_grad")}
             # Compiled, labels are part of the graph; kept ones would change under it and have it compiled again.
             self.loss = package.ClipLoss(cache_labels=not self.options.get("compile"), **flags, **place)
         if self.options.get("compile"):
             self.objective = compiled(self.objective)
+
+    def step(self) -> None:
+        if not self.options.get("graph"):
+            return super().step()
+        self._graph = self._graph or self.captured(super().step)
+        self._graph.replay()
 
     def prefix_loss(self, heads: list[torch.Tensor], scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         # The ring exchanges refuse rows that are not dense. A model's features are, and so are ours: nothing is copied.
@@ -112,6 +139,10 @@ class OpenClip(TorchSystem):
         if self.precision == "amp_bf16":
             return torch.autocast(self.device.type, dtype=torch.bfloat16)
         return contextlib.nullcontext()
+
+    def close(self) -> None:
+        self._graph = None
+        super().close()
 
     def versions(self) -> dict[str, str]:
         return {**super().versions(), "open_clip_torch": importlib.metadata.version("open_clip_torch")}

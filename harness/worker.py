@@ -85,7 +85,7 @@ class Worker:
             system=self.case["system"],
             versions=self._system.versions(),
             device_name=_device_name(self._system),
-            declares=asdict(system_class.declares),
+            declares=asdict(self._system.declares),
         )
         gc.collect()
         self._ready_bytes = memory.resident_bytes()

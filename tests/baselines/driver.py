@@ -51,6 +51,8 @@ def make_case(system: str, variant: str, folder: Path = CONFIGS, **changes) -> d
 
 def run_ranks(cases: list[dict], folder: Path = CONFIGS, timeout: float = 240) -> list[list[Outputs]]:
     """Run the cases one after another in the same processes; the outputs of every case, rank by rank."""
+    if not cases:
+        return []
     data = registry(folder)[cases[0]["system"]]
     size = cases[0]["world_size"]
     single = data["launcher"] == "single"

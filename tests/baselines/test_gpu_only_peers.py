@@ -13,7 +13,7 @@ from baselines.interface import Declaration
 from tests.baselines import driver
 
 ARTICLE = {"rows": 128, "dims": 1024, "prefixes": (64, 128, 256, 512, 1024)}
-SIGLIP = ("default", "minimum_memory", "fp8", "fused_fp32")
+SIGLIP = ("default", "minimum_memory", "fp8", "fused_fp32", "reference")
 
 
 def adapter(name: str) -> type:
@@ -43,6 +43,7 @@ def test_adapters_import_without_their_packages_and_refuse_the_cpu(name: str) ->
     for variant in driver.registry()[name]["variants"]:
         assert reason(name, variant) is None
         assert "an NVIDIA GPU" in reason(name, variant, device="cpu")
+    assert name != "inf_cl" or reason(name, "ring", device="cpu", world_size=2) is None
 
 
 @pytest.mark.parametrize("variant", SIGLIP)
@@ -64,6 +65,8 @@ def test_inf_cl_refuses_what_reads_past_the_end() -> None:
         assert "multiple of 64" in reason("inf_cl", "single", rows=rows)
     assert "40" in reason("inf_cl", "single", prefixes=[40, 1024])
     assert "single-GPU" in reason("inf_cl", "single", world_size=2)
+    assert "multiple of 64" in reason("inf_cl", "inf", world_size=2, rows=100)
+    assert reason("inf_cl", "inf", world_size=2) is None and reason("inf_cl", "ring", world_size=2, rows=100) is None
     assert reason("inf_cl", "single", rows=192, dims=768, prefixes=[768]) is None
 
 
