@@ -19,9 +19,9 @@ and adds them in float32. For a bias without dimensions it rounds the sum over a
 
 With ranks, every rank's loss is the mean over its own rows of the sum over all columns (SigLIP) or its own rows' mean
 cross-entropy (CLIP), so the mean over ranks is the global loss, and a rank's feature gradient, after the exchange's
-backward pass has summed what every rank contributed, is world_size times that of the mean. ClipLoss without either flag,
-its default, is the exception: every rank scores the whole grid, rows of others as constants, so a rank's feature
-gradient is that of the mean itself: after a trainer's mean over ranks, 1 / world_size of it.
+backward pass has summed what every rank contributed, is world_size times that of the mean. ClipLoss without either
+flag, its default, is the exception: every rank scores the whole grid with the others' rows as constants, so a rank's
+feature gradient is that of the mean itself: after a trainer's mean over ranks, 1 / world_size of it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def load_loss_module() -> ModuleType:
 
 
 class OpenClip(TorchSystem):
-    """Options: `dist_impl`, `chunk_size` (SigLIP); `local_loss`, `gather_with_grad` (CLIP); `precision`; `compile`, `graph`."""
+    """Options: `dist_impl`, `chunk_size` (SigLIP); `local_loss`, `gather_with_grad` (CLIP); for both `precision`,
+    `compile` and `graph`."""
 
     declares = Declaration(
         sets=2,

@@ -158,7 +158,7 @@ def test_what_cannot_run_is_said_in_one_clause(name: str) -> None:
         shape = {"rows": 64} if name in CHECKED else {"rows": 128, "dims": 1024, "prefixes": (64, 128, 256, 512, 1024)}
         case = driver.make_case(name, variant, **shape)
         refused = adapter.unsupported({**case, "device": REGISTRY[name]["devices"][-1]})
-        assert refused is None or "open_clip_torch" in refused and "no chunk_size" in refused
+        assert refused is None or ("open_clip_torch" in refused and "no chunk_size" in refused)
         reason = adapter.unsupported({**case, "world_size": 2, "live": [32, 5]})
         assert reason and "\n" not in reason and reason[0].islower()
         others = [
