@@ -1,10 +1,12 @@
 // A training step of the loss on the CPU, over 1 to 16 virtual devices that live in this process:
 //   begin(device), score(device, peer) for every peer, finish(device), all_reduce()
 // `run` is that schedule. Only owners of rows accumulate their gradients: a device scores its rows against each peer's.
-// info_nce scores twice: `gather(device, peer)` finds the log-sums first.
+// info_nce scores twice: `gather(device, peer)` finds the log-sums first, `close_gather(device)` ends that.
+// Devices may live in other processes (rails/step.hpp): `arrive(device, ...)` takes their embeddings as candidates.
 #pragma once
 #include <cmath>
 #include <memory>
+#include <span>
 
 #include "scaling_contrasts/cell.hpp"
 #include "scaling_contrasts/cpu/block.hpp"
@@ -19,13 +21,23 @@ struct set_t {
     void* gradient = nullptr;              ///< `[rows][dims]`, float or bf16_t as problem.gradient_type says
 };
 
+/// Which of a problem's devices a process drives.
+struct devices_t {
+    int first = 0;
+    int count = 0;  ///< 0: all
+
+    bool hold(int device) const { return count == 0 || (device >= first && device < first + count); }
+};
+
 class step_t {
   public:
     /// Throws std::invalid_argument for an impossible problem, failure_t for an engine this machine lacks, std::bad_alloc.
-    /// `sets[device * sets_of(loss) + set]` must outlive the step.
-    step_t(problem_t const& problem, std::vector<set_t> sets, int threads = 1, std::string const& engine = "auto")
+    /// `sets[device * sets_of(loss) + set]` must outlive the step; those of devices elsewhere need labels alone.
+    step_t(problem_t const& problem, std::vector<set_t> sets, int threads = 1, std::string const& engine = "auto",
+           devices_t own = {})
         : problem_(problem),
           sets_(std::move(sets)),
+          own_(own),
           kernels_(cpu::pick(engine)),
           ladder_(make_ladder(problem)),
           pool_(threads),
@@ -43,8 +55,16 @@ class step_t {
 
     /// Norms of the device's rows; clears what the last step left.
     void begin(int device);
+    /// For a device elsewhere: takes the embeddings of its sets, `[rows][dims]`, and finds their norms.
+    void arrive(int device, std::span<bf16_t const* const> embeddings);
     /// info_nce only: log-sums of the device's rows over the peer's candidates.
     void gather(int device, int peer);
+    /// info_nce only: the device has gathered from every peer; its loss follows.
+    void close_gather(int device);
+    /// info_nce only: what peers must know of a device before they score against it, `statistics_size()` floats.
+    std::size_t statistics_size() const;
+    void write_statistics(int device, float* out) const;
+    void read_statistics(int device, float const* in);
     /// Scores the device's rows against the peer's candidates.
     void score(int device, int peer);
     /// Gradients of the device's rows from what `score` accumulated.
@@ -56,7 +76,10 @@ class step_t {
     scalars_t run() {
         int const devices = problem_.world_size;
         for (int device = 0; device < devices; ++device) begin(device);
-        if (problem_.loss == loss_t::info_nce_k) for_each_block([this](int device, int peer) { gather(device, peer); });
+        if (problem_.loss == loss_t::info_nce_k) {
+            for_each_block([this](int device, int peer) { gather(device, peer); });
+            for (int device = 0; device < devices; ++device) close_gather(device);
+        }
         for_each_block([this](int device, int peer) { score(device, peer); });
         for (int device = 0; device < devices; ++device) finish(device);
         return all_reduce();
@@ -65,6 +88,9 @@ class step_t {
   private:
     int set_count() const { return two_ ? 2 : 1; }
     cpu::side_t& side(int device, int set) { return sides_[static_cast<std::size_t>(device * set_count() + set)]; }
+    cpu::side_t const& side(int device, int set) const {
+        return sides_[static_cast<std::size_t>(device * set_count() + set)];
+    }
     set_t const& set_of(int device, int set) const {
         return sets_[static_cast<std::size_t>(device * set_count() + set)];
     }
@@ -78,6 +104,7 @@ class step_t {
     }
 
     void check() const;
+    void find_norms(cpu::side_t& side, bool clear);
     cpu::side_t make_side(int device, int set) const;
     cpu::block_t make_block(cpu::objective_t objective, bool counts_loss, bool symmetric, bool both) const;
     void visit(cpu::objective_t objective, int device, int peer);
@@ -86,6 +113,7 @@ class step_t {
 
     problem_t problem_;
     std::vector<set_t> sets_;
+    devices_t own_;
     cpu::kernels_t const& kernels_;
     cpu::packed_ladder_t ladder_;
     pool_t pool_;
@@ -97,9 +125,13 @@ class step_t {
 
 inline void step_t::check() const {
     int const devices = problem_.world_size;
-    if (devices < 1 || devices > max_devices_k)
+    if (devices < 1 || (own_.count == 0 ? devices : own_.count) > max_devices_k)
         throw std::invalid_argument("world_size is " + std::to_string(devices) + "; give 1 to " +
                                     std::to_string(max_devices_k));
+    if (own_.first < 0 || own_.count < 0 || own_.first + own_.count > devices)
+        throw std::invalid_argument("devices " + std::to_string(own_.first) + " to " +
+                                    std::to_string(own_.first + own_.count - 1) + " are not all among " +
+                                    std::to_string(devices));
     if (problem_.rows < 1)
         throw std::invalid_argument("rows is " + std::to_string(problem_.rows) + "; it must be at least 1");
     if (!problem_.live.empty() && static_cast<int>(problem_.live.size()) != devices)
@@ -137,6 +169,7 @@ inline cpu::side_t step_t::make_side(int device, int set) const {
         side.own = buffer_t<float>(statistics);
         side.log_sums = buffer_t<float>(statistics);
     }
+    if (!own_.hold(device)) return side;  // candidates alone: no gradient
     if (problem_.gradient_type == gradient_type_t::float32_k && ladder_.panels_are_columns()) {
         side.accumulator = static_cast<float*>(from.gradient);
         side.accumulator_stride = problem_.dims;
@@ -155,23 +188,36 @@ inline void step_t::begin(int device) {
         s.sums.zero();
         s.rest.zero();
         for (std::size_t i = 0; i < s.greatest.size(); ++i) s.greatest[i] = -1e30f;
-        auto const width = static_cast<std::size_t>(ladder_.panels() * cpu::panel_k);
-        int const parts = static_cast<int>((s.x.rows + cpu::task_k - 1) / cpu::task_k);
-        pool_.run(parts, [&](int part) {
-            std::int64_t const end = std::min<std::int64_t>(s.x.rows, (part + 1) * cpu::task_k);
-            for (std::int64_t row = part * cpu::task_k; row < end; ++row) {
-                std::memset(s.accumulator + row * s.accumulator_stride, 0, width * sizeof(float));
-                float square = 0;
-                for (int p = 0; p < ladder_.count; ++p) {
-                    band_t const band = ladder_.bands[static_cast<std::size_t>(p)];
-                    square += kernels_.square_sum(s.x.row(row), band.begin, band.end);
-                    float const norm = std::sqrt(square);
-                    s.inverse_norms[static_cast<std::size_t>(p * s.padded + row)] =
-                        norm < least_norm_k ? 0.0f : 1.0f / norm;
-                }
-            }
-        });
+        find_norms(s, true);
     }
+}
+
+inline void step_t::arrive(int device, std::span<bf16_t const* const> embeddings) {
+    for (int set = 0; set < set_count(); ++set) {
+        cpu::side_t& s = side(device, set);
+        s.x.data = embeddings[static_cast<std::size_t>(set)];
+        find_norms(s, false);
+    }
+}
+
+/// Inverse norms of every prefix of every row; `clear`: and a gradient of zero.
+inline void step_t::find_norms(cpu::side_t& s, bool clear) {
+    auto const width = static_cast<std::size_t>(ladder_.panels() * cpu::panel_k);
+    int const parts = static_cast<int>((s.x.rows + cpu::task_k - 1) / cpu::task_k);
+    pool_.run(parts, [&](int part) {
+        std::int64_t const end = std::min<std::int64_t>(s.x.rows, (part + 1) * cpu::task_k);
+        for (std::int64_t row = part * cpu::task_k; row < end; ++row) {
+            if (clear) std::memset(s.accumulator + row * s.accumulator_stride, 0, width * sizeof(float));
+            float square = 0;
+            for (int p = 0; p < ladder_.count; ++p) {
+                band_t const band = ladder_.bands[static_cast<std::size_t>(p)];
+                square += kernels_.square_sum(s.x.row(row), band.begin, band.end);
+                float const norm = std::sqrt(square);
+                s.inverse_norms[static_cast<std::size_t>(p * s.padded + row)] =
+                    norm < least_norm_k ? 0.0f : 1.0f / norm;
+            }
+        }
+    });
 }
 
 inline cpu::block_t step_t::make_block(cpu::objective_t objective, bool counts_loss, bool symmetric, bool both) const {
@@ -213,9 +259,9 @@ inline void step_t::score(int device, int peer) {
           peer);
 }
 
-inline void step_t::gather(int device, int peer) {
-    visit(cpu::objective_t::statistics_k, device, peer);
-    if (peer != (device + problem_.world_size - 1) % problem_.world_size) return;  // the last one of the ring
+inline void step_t::gather(int device, int peer) { visit(cpu::objective_t::statistics_k, device, peer); }
+
+inline void step_t::close_gather(int device) {
     // Each row's loss is log(1 + rest / own) in the exponentials' terms: exact also where the positive dominates.
     double sum = 0;
     for (int set = 0; set < 2; ++set) {
@@ -233,6 +279,25 @@ inline void step_t::gather(int device, int peer) {
             }
     }
     sums_[static_cast<std::size_t>(device)] = {sum / (2.0 * static_cast<double>(problem_.live_rows())), 0, 0};
+}
+
+inline std::size_t step_t::statistics_size() const {
+    return static_cast<std::size_t>(set_count() * 2 * ladder_.count * problem_.rows);
+}
+
+/// `[set][log_sums, rest][prefix][rows]`; dead rows are skipped.
+inline void step_t::write_statistics(int device, float* out) const {
+    for (int set = 0; set < set_count(); ++set)
+        for (auto const* values : {&side(device, set).log_sums, &side(device, set).rest})
+            for (int p = 0; p < ladder_.count; ++p, out += problem_.rows)
+                std::copy_n(values->data() + p * side(device, set).padded, side(device, set).x.rows, out);
+}
+
+inline void step_t::read_statistics(int device, float const* in) {
+    for (int set = 0; set < set_count(); ++set)
+        for (auto* values : {&side(device, set).log_sums, &side(device, set).rest})
+            for (int p = 0; p < ladder_.count; ++p, in += problem_.rows)
+                std::copy_n(in, side(device, set).x.rows, values->data() + p * side(device, set).padded);
 }
 
 /// Cells (i, i): cosine 1 whatever the row, so they have no gradient but dt and db.
