@@ -16,7 +16,7 @@ from harness.configuration import Configuration
 from harness.interrupt import Interrupt
 from harness.machine import Machine
 from harness.plan import Planned
-from harness.run import Campaign, write_checks
+from harness.run import Campaign
 from harness.store import Store, new_run_id, unfinished
 from harness.support import capabilities
 
@@ -45,18 +45,28 @@ def main(argv: Sequence[str]) -> int:
     device = plan.choose_device(chosen, here)
     chosen = chosen.for_device(device)
     planned = plan.enumerate_cases(chosen, here)
-    budget = configuration.seconds(chosen.budget, "budget")
-    kept, dropped = plan.within_budget(planned, budget, chosen.protocol["rounds"])
     parent = chosen.path("results") / "measured" / here.slug(device) / chosen.campaign
     if chosen.list:
-        print(plan.listing(kept, dropped, chosen.protocol["rounds"], parent))
+        rounds = chosen.protocol["rounds"]
+        print(plan.listing(*within_budget(chosen, planned, None), rounds, parent))
         return OK
-    if dropped and all(each.unsupported for each in kept):
-        raise ConfigurationError(f"no case fits into the budget of {chosen.budget}; the shortest was dropped too")
     if device == "cuda" and not chosen.allow_busy:
         refuse_busy(here)
     with lock.measuring(f"bench campaign={chosen.campaign}", chosen.machine["lock_folder"]):
-        return measure(chosen, here, kept, dropped, parent)[0]
+        return measure(chosen, here, planned, parent)[0]
+
+
+def within_budget(
+    chosen: Configuration, planned: Sequence[Planned], store: Store | None
+) -> tuple[list[Planned], list[Planned]]:
+    """What the time budget has room for, and what it has not. Of a run that is continued only what is left counts."""
+    rounds = chosen.protocol["rounds"]
+
+    def left(each: Planned) -> float:
+        missing = store.missing(each.case.case_id, rounds) if store else 1 + rounds
+        return 0.0 if each.unsupported else each.launch_seconds * missing
+
+    return plan.within_budget(planned, configuration.seconds(chosen.budget, "budget"), left)
 
 
 def refuse_busy(here: Machine) -> None:
@@ -71,28 +81,28 @@ def refuse_busy(here: Machine) -> None:
 
 
 def measure(
-    chosen: Configuration,
-    here: Machine,
-    planned: list[Planned],
-    dropped: list[Planned],
-    parent: Path,
-    stream: TextIO | None = None,
+    chosen: Configuration, here: Machine, planned: list[Planned], parent: Path, stream: TextIO | None = None
 ) -> tuple[int, Path]:
     """Run planned cases into a new or unfinished run folder under `parent`, which is returned with the exit code.
 
-    Progress goes to `stream` (default: stdout). The caller holds the lock. Raises ConfigurationError when the folder
-    cannot be written.
+    Progress goes to `stream` (default: stdout). The caller holds the lock. Raises ConfigurationError when no case fits
+    into the budget, or the folder cannot be written.
     """
     screen = progress.Progress(stream)
     facts = environment.describe(here, [each.system.package for each in planned])
     identity = fingerprint(chosen, planned, facts)
-    with writing(parent):
-        store, known = open_folder(parent, identity, chosen.resume, screen)
+    with writing(parent), contextlib.ExitStack() as held:
+        store, known = find_folder(parent, identity, chosen.resume, screen, held)
+        kept, dropped = within_budget(chosen, planned, store)
+        if dropped and all(each.unsupported for each in kept):
+            raise ConfigurationError(f"no case fits into the budget of {chosen.budget}; the shortest was dropped too")
+        if store is None:
+            store = new_folder(parent, held)
         for pid in launch.marked_processes(store.work):
             launch.kill(pid)  # left by a run of ours that was killed
         for each in dropped:
             screen.say(f"dropped, over the budget of {chosen.budget}: {each.case.title}")
-        campaign = Campaign(chosen, here, planned, store, screen)
+        campaign = Campaign(chosen, here, planned, store, screen, dropped)
         record = known | {
             "run_id": store.run_id,
             "fingerprint": identity,
@@ -110,12 +120,14 @@ def measure(
         store.write_environment(record)
         code = _run(campaign, store, screen)
         record |= {"after": environment.moment(here), "notes": [*known.get("notes", []), *campaign.notes]}
-        record["inputs_sha256"] = sorted({row["inputs_sha256"] for row in campaign.rows() if row.get("inputs_sha256")})
+        rows = campaign.ledger.rows(ended=True)
+        record["inputs_sha256"] = sorted({row["inputs_sha256"] for row in rows if row.get("inputs_sha256")})
         record["systems"] = _systems(campaign, store)
-        write_checks(parent.parent / "checks", store.run_id, planned, store)
-        record["finished"] = code != INTERRUPTED
+        campaign.ledger.write_checks(parent.parent / "checks")
+        # `finished`: it ran to its end; `complete`: no case was left out, so that there is nothing to continue
+        record |= {"finished": code != INTERRUPTED, "complete": campaign.ledger.complete}
         store.write_environment(record)
-        if record["finished"]:
+        if record["finished"] and record["complete"]:
             store.finish()
     return code, store.folder
 
@@ -127,12 +139,14 @@ def _run(campaign: Campaign, store: Store, screen: progress.Progress) -> int:
         except KeyboardInterrupt:
             screen.say(f"interrupted; finished rows are in {_shown(store.folder)}, the same command continues there")
             return INTERRUPTED
-    rows = campaign.rows()
+    rows = campaign.ledger.rows(ended=True)
     screen.say("")
     screen.say(progress.table(rows))
     cases = {each.case.case_id: each for each in campaign.planned}
     surprises = [row for row in rows if not cases[row["case_id"]].expected(row["status"])]
     screen.say(f"\n{len(rows)} rows in {_shown(store.folder)}")
+    if not campaign.ledger.complete:
+        screen.say("the time budget left something out; the same command goes on with it (resume=false starts anew)")
     for row in surprises:
         screen.say(f"not as expected: {cases[row['case_id']].case.title} is {row['status']}")
     return UNEXPECTED if surprises else OK
@@ -172,19 +186,33 @@ def fingerprint(chosen: Configuration, planned: Sequence[Planned], facts: dict[s
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def open_folder(parent: Path, identity: str, resume: bool, screen: progress.Progress) -> tuple[Store, dict[str, Any]]:
-    """The newest unfinished run of the same fingerprint, or a new folder; with what its environment already says."""
+def find_folder(
+    parent: Path, identity: str, resume: bool, screen: progress.Progress, held: contextlib.ExitStack
+) -> tuple[Store | None, dict[str, Any]]:
+    """The newest run of the same fingerprint that can be continued, with what its environment already says, or None.
+
+    `held` keeps the run's lock: folders may be shared between machines of one name.
+    """
     others = 0
     for folder, data in unfinished(parent) if resume else ():
-        if data.get("fingerprint") == identity:
+        if data.get("fingerprint") != identity:
+            others += 1
+        elif held.enter_context(lock.writer(folder)):
             screen.say(f"continuing {_shown(folder)}")
             return Store(folder), {name: data[name] for name in ("before", "notes") if name in data}
-        others += 1
+        else:
+            screen.say(f"another process is writing to {_shown(folder)}; starting a new run")
     if others:
         screen.say(f"{others} unfinished runs here differ in configuration, revision or machine; starting a new one")
+    return None, {}
+
+
+def new_folder(parent: Path, held: contextlib.ExitStack) -> Store:
+    """A folder for a new run, its lock kept by `held`."""
     folder = parent / new_run_id()
     folder.mkdir(parents=True)
-    return Store(folder), {}
+    held.enter_context(lock.writer(folder))
+    return Store(folder)
 
 
 @contextlib.contextmanager

@@ -134,13 +134,15 @@ def _fields(name: str, config: str) -> list[str]:
 def _name_protocol(protocol: dict[str, Any]) -> None:
     """A protocol whose lengths were overridden is `custom`, so that it is never taken for the named one.
 
-    The number of rounds stands in every row, so it may vary under the name.
+    What stands in every row (the number of rounds, retries, the caches' state) and the range that is too noisy may vary
+    under the name.
     """
     import yaml
 
     path = CONFIGS / "protocol" / f"{protocol['name']}.yaml"
     stored = yaml.safe_load(path.read_text()) if path.is_file() else {}
-    if {**stored, "rounds": 0} != {**protocol, "rounds": 0}:
+    free = dict.fromkeys(("rounds", "maximum_range", "retries", "cache"))
+    if stored | free != protocol | free:
         protocol["name"] = "custom"
 
 
@@ -182,6 +184,10 @@ def _check_protocol(protocol: dict[str, Any]) -> None:
     for name in ("warmup_seconds", "max_block_seconds"):
         if not _is_number(protocol[name]) or protocol[name] < 0:
             raise ConfigurationError(f"protocol.{name} is {protocol[name]!r}; give seconds, 0 or more")
+    _integer("protocol.retries", protocol["retries"], 0, optional=False)
+    limit = protocol["maximum_range"]
+    if limit is not None and (not _is_number(limit) or limit <= 0):
+        raise ConfigurationError(f"protocol.maximum_range is {limit!r}; give a share above 0, such as 0.2, or null")
 
 
 def _check_surroundings(launch: dict[str, Any], machine: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -31,6 +32,27 @@ def measuring(what: str, where: str | os.PathLike | None = None) -> Iterator[Non
         if where is None:
             held.enter_context(_machine_wide())
         yield
+
+
+@contextmanager
+def writer(run: Path) -> Iterator[bool]:
+    """Hold a run folder's lock; False when another process, also on another machine that shares it, writes there.
+
+    The lock file lies in the run's `state/`, which goes when the run is complete. Without locks, as on some network
+    filesystems, the answer is True.
+    """
+    state = run / "state"
+    state.mkdir(exist_ok=True)
+    handle = os.open(state / "writer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            yield problem.errno not in (errno.EWOULDBLOCK, errno.EACCES)
+        else:
+            yield True
+    finally:
+        os.close(handle)
 
 
 @contextmanager

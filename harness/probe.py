@@ -3,6 +3,7 @@
 It returns the reference's answers, sleeps and allocates what `options` say, and misbehaves on demand. Options:
 
     sleep_seconds, allocate_bytes   of every step
+    wild         a file: every other process that adds to it sleeps twice as long, as on a machine that is not quiet
     fault        crash, hang, out_of_memory, nan, kill, exit, unsupported; wrong answers: missing_row, world_times_scale
                  (dt times the world size, or doubled for one rank), flip_loss, flip_rows, flip_scale, flip_bias
     fault_rank   the rank that misbehaves (default: every rank)
@@ -25,6 +26,12 @@ import numpy as np
 from baselines.interface import Declaration, Outputs, World
 
 
+def _turn(counter: str) -> float:
+    with open(counter, "ab") as stream:
+        stream.write(b".")
+        return 1.0 + stream.tell() % 2
+
+
 class Probe:
     """The adapter. One process per rank under torchrun, or one process for all."""
 
@@ -40,6 +47,7 @@ class Probe:
         self.options = case["options"]
         module, _, name = self.options.get("reference", "baselines.reference:evaluate").partition(":")
         self._evaluate = getattr(importlib.import_module(module), name)  # here: memory counts from after the imports
+        self._factor = _turn(self.options["wild"]) if "wild" in self.options else 1.0
         self._collective = None
         if world.world_size > 1:
             import torch.distributed
@@ -57,7 +65,7 @@ class Probe:
         size = self.options.get("allocate_bytes", 0)
         held = np.ones(size, dtype=np.uint8) if size else None
         if self.options.get("sleep_seconds"):
-            time.sleep(self.options["sleep_seconds"])
+            time.sleep(self.options["sleep_seconds"] * self._factor)
         fault = self._fault()
         if fault == "crash":
             raise RuntimeError("the probe was told to crash")

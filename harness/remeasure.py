@@ -47,7 +47,7 @@ def measure_rows(rows: Sequence[Mapping[str, str]], rounds: int = 5, overrides: 
         bench.refuse_busy(here)
     parent = chosen.path("results") / "measured" / here.slug(device) / chosen.campaign
     with lock.measuring("regress", chosen.machine["lock_folder"]):
-        code, folder = bench.measure(chosen, here, planned, [], parent, sys.stderr)
+        code, folder = bench.measure(chosen, here, planned, parent, sys.stderr)
     if code == bench.INTERRUPTED:
         raise KeyboardInterrupt
     return folder

@@ -61,7 +61,18 @@ class Store:
     def rounds(self, case_id: str) -> dict[int, dict[str, Any]]:
         """Records of finished rounds by number."""
         phases = self._records.get(case_id, {})
-        return {int(phase): phases[phase] for phase in sorted(phases) if phase != CHECK}
+        numbers = sorted(int(phase) for phase in phases if phase != CHECK)
+        return {number: phases[str(number)] for number in numbers}
+
+    def failed(self, case_id: str) -> bool:
+        """Whether its check or a round ended otherwise than `ok`."""
+        return any(record["status"] != "ok" for record in self._records.get(case_id, {}).values())
+
+    def missing(self, case_id: str, rounds: int) -> int:
+        """Launches that a case still needs: its check and `rounds` rounds. None once it has failed."""
+        if self.failed(case_id):
+            return 0
+        return (self.check(case_id) is None) + max(0, rounds - len(self.rounds(case_id)))
 
     def write_environment(self, data: Mapping[str, Any]) -> None:
         """Replace environment.json."""
@@ -90,11 +101,11 @@ def new_run_id(now: datetime | None = None) -> str:
 
 
 def unfinished(parent: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Run folders under `parent` whose environment says that they are not finished, newest first."""
+    """Run folders under `parent` that can be continued, newest first: stopped, or ended by their time budget."""
     for path in sorted(parent.glob("*/environment.json"), reverse=True):
         try:
             data = json.loads(path.read_text())
         except (OSError, ValueError):
             continue
-        if isinstance(data, dict) and data.get("finished") is False:
+        if isinstance(data, dict) and (data.get("finished") is False or data.get("complete") is False):
             yield path.parent, data

@@ -32,6 +32,7 @@ class Timing:
     samples: int
     steps_per_block: int
     first_step_seconds: float | None
+    round_mean_seconds: tuple[float, ...]  # process means in the order of rounds
 
 
 def blocks_of(events: Events) -> list[list[float]]:
@@ -66,6 +67,7 @@ def timing(rounds: Sequence[Mapping[str, Any]]) -> Timing | None:
         samples=len(flat),
         steps_per_block=int(min(block[2] for each in rounds for block in each["blocks"])),
         first_step_seconds=statistics.median(firsts) if firsts else None,
+        round_mean_seconds=tuple(means),
     )
 
 
@@ -93,13 +95,15 @@ def row(
     check: Mapping[str, Any] | None,
     rounds: Sequence[Mapping[str, Any]],
     common: Mapping[str, Any],
-    wanted_rounds: int,
+    protocol: Mapping[str, Any],
     interrupted: str = "",
+    not_begun: str = "",
 ) -> dict[str, Any] | None:
     """The row of a case as far as it has got, or None when there is nothing to tell yet.
 
-    `check` and `rounds` are records as the store keeps them, `common` the run's own columns. Times stand only in rows
-    whose status is `ok` or `interrupted`.
+    `check` and `rounds` (in order) are records as the store keeps them, `common` the run's own columns. `interrupted`
+    and `not_begun` say why a case stopped or was never timed. Times stand only in rows whose status is `ok`,
+    `too_noisy` or `interrupted`.
     """
     case = each.case
     result = {"schema_version": records.SCHEMA_VERSION, **common, "case_id": case.case_id}
@@ -114,14 +118,44 @@ def row(
     failed = next((record for record in [check, *rounds] if record and record["status"] != "ok"), None)
     if failed:
         return result | {"status": failed["status"], "reason": failed["reason"]}
-    figures = timing(rounds)
+    counted = counted_rounds(rounds, protocol)
+    figures = timing(counted)
     if figures is not None:
-        result |= vars(figures)
+        result |= vars(figures) | {"retries": len(rounds) - len(counted)}
     if interrupted:
         return result | {"status": "interrupted", "reason": interrupted}
     if figures is None:
-        return None
+        return result | {"status": "interrupted", "reason": not_begun} if not_begun else None
     remarks = list(check.get("notes") or ()) if check else []
-    if figures.rounds < wanted_rounds:
-        remarks.insert(0, f"{figures.rounds} of {wanted_rounds} rounds")
+    if figures.rounds < protocol["rounds"]:
+        remarks.insert(0, f"{figures.rounds} of {protocol['rounds']} rounds")
+    if too_noisy(rounds, protocol):
+        remarks.insert(0, _noise_text(figures, result["retries"], protocol))
+        return result | {"status": "too_noisy", "reason": "; ".join(remarks)}
     return result | {"status": "ok", "reason": "; ".join(remarks)}
+
+
+def counted_rounds(rounds: Sequence[Mapping[str, Any]], protocol: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The rounds that a case's figures come from: the last ones, as many as the protocol asks for.
+
+    A retry adds a round and so leaves out the oldest; nothing is chosen by its value.
+    """
+    return rounds[-protocol["rounds"] :]
+
+
+def too_noisy(rounds: Sequence[Mapping[str, Any]], protocol: Mapping[str, Any]) -> bool:
+    """Whether the process means of the counted rounds lie further apart than the protocol allows."""
+    figures = timing(counted_rounds(rounds, protocol))
+    limit = protocol["maximum_range"]
+    return figures is not None and limit is not None and _range(figures) > limit
+
+
+def _range(figures: Timing) -> float:
+    return (figures.mean_high_seconds - figures.mean_low_seconds) / figures.mean_seconds
+
+
+def _noise_text(figures: Timing, retries: int, protocol: Mapping[str, Any]) -> str:
+    return (
+        f"process means range over {_range(figures):.1%} of their mean, more than {protocol['maximum_range']:.0%}, "
+        f"after {retries} of {protocol['retries']} retries"
+    )

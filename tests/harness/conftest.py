@@ -23,7 +23,7 @@ PREDICT = {
 }
 SHORT = (
     "rows=[8] dims=32 prefixes=[8,32] device=cpu on_cpu={} protocol.rounds=2 protocol.warmup_steps=1 "
-    "protocol.warmup_seconds=0 protocol.blocks=2 protocol.steps_per_block=3"
+    "protocol.warmup_seconds=0 protocol.blocks=2 protocol.steps_per_block=3 protocol.maximum_range=null"
 ).split()
 
 

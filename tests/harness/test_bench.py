@@ -18,7 +18,7 @@ from harness.machine import Gpu, Machine
 from harness.plan import Planned
 from harness.run import rotated
 from harness.store import new_run_id
-from tests.harness.conftest import ROOT
+from tests.harness.conftest import PREDICT, ROOT
 
 
 def samples(folder):
@@ -196,7 +196,41 @@ def test_the_budget_drops_and_says_so(bench):
     title = "probe:a one_set_sigmoid R=40000 init on cpu"
     assert f"dropped, over the budget of 1m: {title}" in done.stdout
     assert json.loads((bench.runs()[0] / "environment.json").read_text())["dropped"] == [title]
-    assert [row["rows"] for row in bench.rows().values()] == ["8"]
+    rows = {row["rows"]: row for row in records.read_rows(bench.runs()[0] / "rows.csv")}
+    assert rows["8"]["status"] == "ok"
+    assert (rows["40000"]["status"], rows["40000"]["best_seconds"]) == ("interrupted", "")
+    assert rows["40000"]["reason"].startswith("time budget ended before this case")
+
+
+def test_what_the_budget_left_out_is_done_when_the_command_is_given_again(bench):
+    bench.system("probe", {"a": {}}, predict=PREDICT | {"startup_seconds": 10.0})
+    again = ["rows=[8,16]", "budget=40s"]  # each is predicted to take 30 s: one fits
+    assert bench.run(*again).returncode == 0
+    (folder,) = bench.runs()
+    first = {row["rows"]: row for row in records.read_rows(folder / "rows.csv")}
+    assert [first[rows]["status"] for rows in ("8", "16")] == ["ok", "interrupted"]
+    done = bench.run(*again)
+    assert done.returncode == 0 and f"continuing {folder}" in done.stdout
+    assert bench.runs() == [folder]
+    second = {row["rows"]: row for row in records.read_rows(folder / "rows.csv")}
+    assert [second[rows]["status"] for rows in ("8", "16")] == ["ok", "ok"]
+    assert second["8"] == first["8"], "what is finished is not measured again"
+    assert not (folder / "state").exists()
+
+
+def test_a_noisy_case_is_measured_again_and_then_said_to_be_so(bench):
+    wild = {"sleep_seconds": 0.02, "wild": str(bench.folder / "turns")}
+    bench.system("probe", {"wild": wild, "calm": {"sleep_seconds": 0.02}})
+    done = bench.run("protocol.maximum_range=0.3", "protocol.retries=1")
+    assert done.returncode == 1, "a case too noisy to tell is not as expected"
+    rows = bench.rows()
+    assert (rows["calm"]["status"], rows["calm"]["retries"]) == ("ok", "0")
+    assert (rows["wild"]["status"], rows["wild"]["retries"]) == ("too_noisy", "1")
+    assert re.match(
+        r"process means range over \d+\.\d% of their mean, more than 30%, after 1 of 1 retries", rows["wild"]["reason"]
+    )
+    assert "retry 1 probe:wild" in done.stdout and "retry 1 probe:calm" not in done.stdout
+    assert len(samples(bench.runs()[0])) == 5, "every round is in the sample file"
 
 
 def seconds_left(line: str) -> float:
@@ -211,7 +245,7 @@ def test_a_budget_that_turns_out_too_small_leaves_out_rounds_not_rows(bench):
     row = bench.rows()["a"]
     assert 1 <= int(row["rounds"]) < 5
     assert row["reason"] == f"{row['rounds']} of 5 rounds"
-    assert "leaves out, over the budget: 1 cases (probe:a one_set_sigmoid R=8" in done.stdout
+    assert re.search(r"left out, round \d is over the budget: 1 cases \(probe:a one_set_sigmoid R=8", done.stdout)
     left = [seconds_left(line) for line in done.stdout.splitlines() if " left  " in line]
     assert left and max(left) <= 10, "no more time is left than the budget has"
 

@@ -12,6 +12,9 @@ H200 = Gpu(0, "NVIDIA H200", 9.0, 141 * GIB)
 EIGHT = dataclasses.replace(CPU, gpus=tuple(dataclasses.replace(H200, index=index) for index in range(8)))
 
 
+PROTOCOL = {"rounds": 1, "maximum_range": None, "retries": 0}
+
+
 def planned(bench, machine, *overrides):
     """Cases of a registry, on a machine that is made up."""
     places = [f"registry={bench.registry}", "systems=null", *overrides]
@@ -129,7 +132,7 @@ def test_an_expected_status_may_depend_on_the_state(bench):
     init, trained = planned(bench, CPU, "rows=[8]", "states=[init,trained]")
     assert init.expected("ok") and not init.expected("wrong")
     assert trained.expected("wrong") and not trained.expected("ok")
-    assert [summary.row(each, None, [], {}, 1, "stopped")["expected_status"] for each in (init, trained)] == [
+    assert [summary.row(each, None, [], {}, PROTOCOL, "stopped")["expected_status"] for each in (init, trained)] == [
         "ok",
         "wrong",
     ]
@@ -146,11 +149,11 @@ def test_a_variant_overrides_predictions_of_its_system(bench):
 def test_the_budget_drops_the_longest_first(two_devices):
     found = planned(two_devices, CPU, "rows=[64,4096,16384]")
     total = sum(each.total_seconds(3) for each in found)
-    kept, dropped = plan.within_budget(found, 0.9 * total, 3)
+    kept, dropped = plan.within_budget(found, 0.9 * total, lambda each: each.total_seconds(3))
     assert min(each.total_seconds(3) for each in dropped) >= max(each.total_seconds(3) for each in kept)
     assert sum(each.total_seconds(3) for each in kept) <= 0.9 * total
-    assert plan.within_budget(found, None, 3) == (found, [])
-    assert plan.within_budget(found, 0.0, 3)[0] == []
+    assert plan.within_budget(found, None, lambda each: 1.0) == (found, [])
+    assert plan.within_budget(found, 0.0, lambda each: 1.0)[0] == []
 
 
 def test_impossible_shapes_are_refused(two_devices):

@@ -64,8 +64,11 @@ def test_unknown_sizes_of_inputs_come_from_the_shape(tmp_path):
     assert set(unknown.values()) == {None}
 
 
-def row(check, rounds, interrupted="", planned=PLANNED):
-    return summary.row(planned, check, rounds, {"run_id": "r"}, 3, interrupted)
+PROTOCOL = {"rounds": 3, "maximum_range": 0.2, "retries": 2}
+
+
+def row(check, rounds, interrupted="", planned=PLANNED, not_begun=""):
+    return summary.row(planned, check, rounds, {"run_id": "r"}, PROTOCOL, interrupted, not_begun)
 
 
 CHECK = {"status": "ok", "reason": "", "errors": {"loss": 1e-6}, "loss_value": 3.0, "memory": {}, "notes": ["a note"]}
@@ -79,6 +82,46 @@ def test_a_row_tells_how_far_a_case_has_got():
     assert row(CHECK, [a_round([1.0])])["reason"] == "1 of 3 rounds; a note"
     half = row(CHECK, [a_round([1.0])], "interrupted in round 2")
     assert (half["status"], half["reason"], half["rounds"]) == ("interrupted", "interrupted in round 2", 1)
+
+
+def test_a_case_that_was_never_timed_is_a_row_once_the_run_is_over():
+    left_out = row(CHECK, [], not_begun="time budget ended before this case")
+    assert (left_out["status"], left_out["reason"]) == ("interrupted", "time budget ended before this case")
+    assert "best_seconds" not in left_out
+    assert row(CHECK, [a_round([1.0])], not_begun="time budget ended")["status"] == "ok", "it was timed, if not in full"
+
+
+def means(*seconds):
+    """Rounds of one block of ten steps each, with these process means."""
+    return [a_round([10 * value]) for value in seconds]
+
+
+def test_process_means_too_far_apart_are_too_noisy_and_the_reason_says_by_how_much():
+    # (1.2 - 0.9) / 1.0 = 30%
+    noisy = row(CHECK, means(0.9, 1.2, 0.9))
+    assert noisy["status"] == "too_noisy"
+    assert noisy["reason"] == (
+        "process means range over 30.0% of their mean, more than 20%, after 0 of 2 retries; a note"
+    )
+    assert (noisy["retries"], noisy["mean_seconds"]) == (0, pytest.approx(1.0))
+    calm = row(CHECK, means(0.95, 1.1, 0.95))
+    assert (calm["status"], calm["reason"]) == ("ok", "a note"), "15% is within 20%"
+
+
+def test_the_last_rounds_count_whatever_they_say():
+    whole = row(CHECK, means(2.0, 1.0, 1.05, 1.01, 0.98))
+    assert (whole["status"], whole["retries"], whole["rounds"]) == ("ok", 2, 3)
+    assert whole["round_mean_seconds"] == pytest.approx((1.05, 1.01, 0.98))
+    assert whole["best_seconds"] == pytest.approx(0.98)
+    late = row(CHECK, means(1.0, 1.0, 1.0, 2.0, 1.0))
+    assert late["status"] == "too_noisy", "calm rounds before do not count either"
+    assert "after 2 of 2 retries" in late["reason"]
+
+
+def test_no_limit_or_one_round_is_never_too_noisy():
+    free = PROTOCOL | {"maximum_range": None}
+    assert summary.row(PLANNED, CHECK, means(1.0, 2.0, 3.0), {}, free)["status"] == "ok"
+    assert row(CHECK, means(1.0))["status"] == "ok"
 
 
 def test_failed_rows_hold_no_times():
