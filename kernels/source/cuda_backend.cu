@@ -66,14 +66,23 @@ device_t const& device() {
 std::vector<std::string> usable_engines() {
     if (!device().problem.empty()) return {};
     if (device().capability == 90 && sm90_built()) return {"sm90", "sm80"};
+    if ((device().capability == 100 || device().capability == 103) && sm100_built()) return {"sm100", "sm80"};
     return {"sm80"};
+}
+
+/// Why an engine cannot run a problem, as one clause; empty: it can.
+std::string unsupported_by(std::string const& engine, problem_t const& problem) {
+    return engine == "sm90"    ? sm90_unsupported(problem)
+           : engine == "sm100" ? sm100_unsupported(problem)
+                               : sm80::unsupported(problem);
 }
 
 /// The engine that runs a problem: the one asked for, or the best one here that can.
 std::string engine_of(problem_t const& problem, run_options_t const& options) {
     if (options.engine != "auto") return options.engine;
-    auto const engines = usable_engines();
-    return !engines.empty() && engines[0] == "sm90" && sm90_unsupported(problem).empty() ? "sm90" : "sm80";
+    for (auto const& engine : usable_engines())
+        if (unsupported_by(engine, problem).empty()) return engine;
+    return "sm80";
 }
 
 class cuda_backend_t final : public backend_t {
@@ -116,8 +125,10 @@ class cuda_backend_t final : public backend_t {
             side_limit = std::atoi(side->second.c_str());
         step_inputs_t const in = {problem_,    std::move(inputs), parameters_.data(), parameters_.data() + 1,
                                   out_.data(), ledgers_,          side_limit};
-        if (engine_of(problem_, options_) == "sm90") step_ = make_sm90_step(in);
-        else step_ = std::make_unique<sm80_step_t>(in);
+        auto const engine = engine_of(problem_, options_);
+        if (engine == "sm90") step_ = make_sm90_step(in);
+        else if (engine == "sm100") step_ = make_sm100_step(in);
+        else step_ = std::make_unique<tiles_step_t<sm80::engine_t>>(in, "sm80");
         use_graph_ = flag(options_, "graph", true) && step_->launches() <= gpu_step_t::graph_limit_k;
         synchronize();
     }
@@ -219,13 +230,13 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
     std::string const engine = engine_of(problem, options);
     if (std::ranges::find(engines, engine) == engines.end())
         return "engine " + engine +
-               " does not run on this GPU; here: " + (engines[0] == "sm80" ? "sm80" : "sm90, sm80");
+               " does not run on this GPU; here: " + (engines[0] == "sm80" ? "sm80" : engines[0] + ", sm80");
     for (auto const& [name, value] : options.options)
         if (std::ranges::find(option_names_k, name) == std::end(option_names_k))
             return "unknown option " + name + "; known are graph, superblock and virtual_devices";
     if (problem.world_size > 1 && !flag(options, "virtual_devices", false))
         return "several GPUs are not driven yet; virtual_devices=true lets them take turns on one";
-    return engine == "sm90" ? sm90_unsupported(problem) : sm80::unsupported(problem);
+    return unsupported_by(engine, problem);
 }
 
 std::string version_text(int version) {
@@ -238,7 +249,9 @@ backend_factory_t const& cuda_factory() {
     static backend_factory_t const factory = [] {
         backend_factory_t out;
         out.device = "cuda";
-        out.engines_built = sm90_built() ? std::vector<std::string>{"sm90", "sm80"} : std::vector<std::string>{"sm80"};
+        if (sm100_built()) out.engines_built.push_back("sm100");
+        if (sm90_built()) out.engines_built.push_back("sm90");
+        out.engines_built.push_back("sm80");
         int runtime = 0, driver = 0, count = 0;
         cudaRuntimeGetVersion(&runtime);
         cudaDriverGetVersion(&driver);

@@ -37,11 +37,16 @@ class gpu_step_t {
     static constexpr std::int64_t graph_limit_k = 20000;
 };
 
-/// The sm90 engine has a source of its own, for its instructions exist on one architecture only. Where that is not built,
-/// cuda_sm90_missing.cu stands in.
+/// The sm90 and sm100 engines have sources of their own, for their instructions exist on few architectures. Where those are
+/// not built, cuda_sm90_missing.cu and cuda_sm100_missing.cu stand in.
 bool sm90_built();
 /// Why it cannot run a problem, as one clause; empty: it can, on a GPU of compute capability 9.0.
 std::string sm90_unsupported(problem_t const& problem);
 std::unique_ptr<gpu_step_t> make_sm90_step(step_inputs_t const& in);
+
+bool sm100_built();
+/// The same of the sm100 engine, on a GPU of compute capability 10.0 or 10.3.
+std::string sm100_unsupported(problem_t const& problem);
+std::unique_ptr<gpu_step_t> make_sm100_step(step_inputs_t const& in);
 
 }  // namespace scaling_contrasts::bench

@@ -8,6 +8,11 @@
 
 namespace scaling_contrasts::sm80 {
 
+/// Slopes come in this unit, and wait as fractions without their signs: only positives' are negative. Two softmaxes make 2
+/// at most, so they are halved; in the exponent, for ptxas 13.0 lost a factor of 0.5 before the fraction's shift.
+template <pass_t kPass>
+inline constexpr float slope_unit_k = kPass == pass_t::softmax_k ? 0.5f : 1.0f;
+
 /// Eight cells whose 2^x sum to less than this take three terms of the series of softplus and sigmoid: errors stay
 /// below e^2 / 6 and e^3 of them, 1e-5 and less.
 inline constexpr float far_sum_k = 1.0f / 128;

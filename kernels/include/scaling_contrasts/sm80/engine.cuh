@@ -6,7 +6,7 @@
 //   finish   norm corrections, rounding, scalars
 //
 // Everything is queued on one stream and captures into a graph. Nothing is added atomically: two runs give equal bits.
-// How a superblock's tiles are scored and multiplied is the tile kernels' business (kernels.cuh; the sm100 engine brings others).
+// How a superblock's tiles are scored and multiplied is the tile kernels' business (kernels.cuh; sm100 brings its own).
 #pragma once
 #include <algorithm>
 #include <span>
@@ -14,7 +14,7 @@
 #include "scaling_contrasts/gpu/memory.cuh"
 #include "scaling_contrasts/gpu/prep.cuh"
 #include "scaling_contrasts/sm80/finish.cuh"
-#include "scaling_contrasts/sm80/kernels.cuh"
+#include "scaling_contrasts/sm80/step.cuh"
 
 namespace scaling_contrasts::sm80 {
 
@@ -266,7 +266,5 @@ class basic_engine_t {
     gpu::buffer_t<float> row_products_, column_products_, positive_logits_;
     gpu::buffer_t<double> slots_;
 };
-
-using engine_t = basic_engine_t<tile_kernels_t>;
 
 }  // namespace scaling_contrasts::sm80

@@ -4,9 +4,8 @@
 // A thread block computes one piece of columns (pieces.cuh) of 128 or 256 rows, four warps of 64 x 64 outputs. A block
 // of weights is a tile's 8 x 8 matrices in ldmatrix's order, read as it is or transposed.
 #pragma once
-#include "scaling_contrasts/sm80/pieces.cuh"
+#include "scaling_contrasts/sm80/products.cuh"
 #include "scaling_contrasts/sm80/ptx.cuh"
-#include "scaling_contrasts/sm80/step.cuh"
 
 namespace scaling_contrasts::sm80 {
 
@@ -16,15 +15,6 @@ inline constexpr int gradient_threads_k = 128, gradient_stages_k = 4, depth_k = 
 struct gradient_stage_t {
     alignas(128) unsigned char weights[16384];    ///< [16 rows][16 candidates][512 bytes]
     alignas(128) unsigned char embeddings[8192];  ///< [candidate][128 or 64 columns], 16-byte pieces permuted
-};
-
-/// What one thread block computes: `rows` of one side, over all tiles of the other.
-struct product_t {
-    bool of_columns;  ///< gradients of the columns: weights are read transposed
-    int tile, tiles;  ///< first tile row of the output, tile rows there are
-    int depth;        ///< tiles to sum over
-    bool triangle;    ///< sums of a triangle: tile (i, k) is stored as (k, i) where k < i
-    pieces_t::piece_t piece;
 };
 
 /// Where a thread copies, for every stage: blocks of weights `block`, + 2, + 4, ... of the output's rows, one of the
@@ -161,30 +151,6 @@ __device__ __forceinline__ void add_outputs(float const (&acc)[128], rows_t cons
         }
 }
 
-/// Adds the superblock's partial sums of one prefix to the weighted products of the output's rows, always in the same order.
-__device__ __forceinline__ void add_products(superblock_t const& a, product_t const& job, int prefix, int prefixes,
-                                             int rows) {
-    rows_t const& set = job.of_columns ? a.columns : a.rows;
-    int const first = job.of_columns ? a.first_column : a.first_row;
-    for (int row = threadIdx.x; row < rows; row += gradient_threads_k) {
-        int const local = job.tile * tile_k + row, tile = local / tile_k;
-        if (tile >= job.tiles || first + local >= set.rows) continue;
-        int const transposed = job.of_columns ? job.depth
-                               : job.triangle ? tile
-                                              : 0;  // so many tiles are read transposed
-        float sum = 0;
-        auto add = [&](float const* parts, int begin, int end) {
-            float const* part = parts + std::int64_t(prefix) * a.side + local;
-            std::int64_t const step = std::int64_t(prefixes) * a.side;
-#pragma unroll 16
-            for (int i = begin; i < end; ++i) sum += __ldcg(part + i * step);
-        };
-        add(a.column_products, 0, transposed * 2);
-        add(a.row_products, transposed * 4, job.depth * 4);
-        set.weighted_products[std::int64_t(prefix) * set.padded + first + local] += sum;
-    }
-}
-
 template <bool kWide>
 __device__ __forceinline__ void multiply(gradient_stage_t* stages, superblock_t const& a, product_t const& job,
                                          int prefixes, int dims) {
@@ -251,7 +217,7 @@ static __global__ void __launch_bounds__(gradient_threads_k, 2)
               share = sharers == pieces.count ? number : number - pieces.narrow;
     if (sharers == pieces.count || !narrow)
         for (int prefix = share; prefix < prefixes; prefix += sharers)
-            add_products(a, job, prefix, prefixes, narrow ? 256 : 128);
+            add_products<gradient_threads_k>(a, job, prefix, prefixes, narrow ? 256 : 128);
     if (narrow) multiply<false>(stages, a, job, prefixes, dims);
     else multiply<true>(stages, a, job, prefixes, dims);
 }

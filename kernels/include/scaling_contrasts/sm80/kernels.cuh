@@ -1,6 +1,6 @@
 // The sm80 engine's tile kernels as its host side sees them: score a superblock, multiply its weights.
 #pragma once
-#include "scaling_contrasts/gpu/check.cuh"
+#include "scaling_contrasts/sm80/engine.cuh"
 #include "scaling_contrasts/sm80/gradient.cuh"
 #include "scaling_contrasts/sm80/score.cuh"
 
@@ -47,5 +47,7 @@ class tile_kernels_t {
     pieces_t pieces_;
     slabs_t slabs_;
 };
+
+using engine_t = basic_engine_t<tile_kernels_t>;
 
 }  // namespace scaling_contrasts::sm80

@@ -11,8 +11,6 @@
 
 namespace scaling_contrasts::sm80 {
 
-enum class pass_t { sigmoid_k, maxima_k, softmax_k };
-
 /// Words of this lane's first weight of a plane: blocks of 16 x 16 cells are 128 words, one lane's are 32 apart.
 __device__ __forceinline__ std::uint32_t* weights_at(superblock_t const& a, warp_place_t const& w, int prefix) {
     return a.weights + tile_words(a.side, prefix, w.tile_row, w.tile_column) + (w.row / 16 * 8 + w.column / 16) * 128 +
@@ -21,11 +19,6 @@ __device__ __forceinline__ std::uint32_t* weights_at(superblock_t const& a, warp
 __device__ __forceinline__ constexpr int weight_word(int m, int n, int half) {
     return (m * 8 + n / 2) * 128 + (n % 2 * 2 + half) * 32;
 }
-
-/// Slopes come in this unit, and wait as fractions without their signs: only positives' are negative. Two softmaxes make 2
-/// at most, so they are halved; in the exponent, for ptxas 13.0 lost a factor of 0.5 before the fraction's shift.
-template <pass_t kPass>
-inline constexpr float slope_unit_k = kPass == pass_t::softmax_k ? 0.5f : 1.0f;
 
 /// Slopes and sums of one prefix.
 template <pass_t kPass, bool kLabelled>

@@ -13,6 +13,9 @@ namespace scaling_contrasts::sm80 {
 inline constexpr int tile_k = 128;   ///< cells are scored in tiles of 128 x 128
 inline constexpr int block_k = 256;  ///< weights are stored in blocks of 16 x 16
 
+/// What a visit to a block of candidates is for: slopes of sigmoids; info_nce's first pass, and its slopes.
+enum class pass_t { sigmoid_k, maxima_k, softmax_k };
+
 /// One set of rows as the kernels see it. Row statistics are [prefix][padded], zero past `rows`; `padded` is `rows`
 /// rounded up to whole tiles.
 struct rows_t {
