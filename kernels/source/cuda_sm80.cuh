@@ -8,13 +8,14 @@ namespace scaling_contrasts::bench {
 template <class engine_t>
 class tiles_step_t final : public gpu_step_t {
   public:
-    tiles_step_t(step_inputs_t const& in, char const* name) : name_(name), is_nce_(in.problem.loss == loss_t::info_nce_k) {
+    tiles_step_t(step_inputs_t const& in, char const* name)
+        : name_(name), is_nce_(in.problem.loss == loss_t::info_nce_k) {
         for (int device = 0; device < in.problem.world_size; ++device) {
             auto const index = static_cast<std::size_t>(device);
             std::vector<sm80::input_t> sets;
             for (auto const& set : in.sets[index]) sets.push_back({set.embeddings, set.labels, set.gradient});
             engines_.push_back(std::make_unique<engine_t>(in.problem, device, sets, in.scale, in.bias,
-                                                                in.out + 3 * device, in.ledgers[index], in.side_limit));
+                                                          in.out + 3 * device, in.ledgers[index], in.side_limit));
         }
     }
     void queue(cudaStream_t stream) override {

@@ -72,10 +72,9 @@ __device__ __forceinline__ void issue_stages(superblock_t const& a, product_t co
         ptx::tensor_fence_after();
         std::uint32_t const from = ring + stage * gradient_stage_bytes_k;
         for (int step = 0; step < slab_k / 16; ++step)
-            ptx::tensor_multiply(
-                tensor, operand(from + step * step_bytes(along), chunk_bytes_k),
-                operand(from + weights_bytes_k + step * step_bytes(major_t::mn_k), chunk_bytes_k), product,
-                number > 0 || step > 0);
+            ptx::tensor_multiply(tensor, operand(from + step * step_bytes(along), chunk_bytes_k),
+                                 operand(from + weights_bytes_k + step * step_bytes(major_t::mn_k), chunk_bytes_k),
+                                 product, number > 0 || step > 0);
         ptx::tensor_commit(empty + stage * 8);
     }
     ptx::tensor_commit(done);
@@ -102,7 +101,8 @@ static __global__ void __launch_bounds__(threads_k, 2)
                     int dims, __grid_constant__ CUtensorMap const rows, __grid_constant__ CUtensorMap const columns) {
     extern __shared__ unsigned char raw[];
     std::uint32_t const base = ptx::smem(raw), ring = (base + 1023) & ~1023u;
-    auto& shared = *reinterpret_cast<gradient_shared_t*>(raw + (ring - base) + gradient_stages_k * gradient_stage_bytes_k);
+    auto& shared =
+        *reinterpret_cast<gradient_shared_t*>(raw + (ring - base) + gradient_stages_k * gradient_stage_bytes_k);
     std::uint32_t const full = ptx::smem(shared.full), empty = ptx::smem(shared.empty), done = ptx::smem(&shared.done);
     int const warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x & 31;
 
@@ -142,7 +142,8 @@ static __global__ void __launch_bounds__(threads_k, 2)
         for (int prefix = number; prefix < prefixes; prefix += pieces.count)
             sm80::add_products<row_warps_k * 32>(a, job, prefix, prefixes, tile_k);
         rows_t const& set = job.of_columns ? a.columns : a.rows;
-        int const first = job.of_columns ? a.first_column : a.first_row;  // rows past the superblock are another launch's
+        int const first =
+            job.of_columns ? a.first_column : a.first_row;  // rows past the superblock are another launch's
         ptx::mbar_wait(done, 0);
         ptx::tensor_fence_after();
         add_outputs(set, first + job.tile * tile_k + int(threadIdx.x), min(set.rows, first + job.tiles * tile_k), dims,

@@ -36,8 +36,8 @@ class tile_kernels_t {
     /// `both_sides`: the columns' gradients, too.
     void multiply(superblock_t const& a, bool both_sides, cudaStream_t stream) const {
         int const products = products_of_side(a.tile_rows) + (both_sides ? products_of_side(a.tile_columns) : 0);
-        gradient_kernel<<<products, threads_k, gradient_bytes_k, stream>>>(
-            a, pieces_, ladder_.count, ladder_.dims, map(a.rows, slab_k), map(a.columns, slab_k));
+        gradient_kernel<<<products, threads_k, gradient_bytes_k, stream>>>(a, pieces_, ladder_.count, ladder_.dims,
+                                                                           map(a.rows, slab_k), map(a.columns, slab_k));
         gpu::check_launch("gradient_kernel");
     }
 

@@ -8,24 +8,20 @@
 
 namespace scaling_contrasts::sm100 {
 
-inline constexpr int tile_k = 128;  ///< rows of a product; cells are scored in tiles of 128 x 128
-inline constexpr int slab_k = 64;   ///< columns (score) or candidates (gradient) of a pipeline stage
-inline constexpr int line_k = 128;  ///< bytes: 64 bf16, one line of the 128-byte swizzle
-inline constexpr int slab_bytes_k = tile_k * line_k;            ///< 128 lines
-inline constexpr int chunk_bytes_k = slab_k * line_k;           ///< 64 lines
-inline constexpr int plane_bytes_k = tile_k * tile_k * 2;       ///< weights of one tile and prefix
-inline constexpr int widest_piece_k = 256;                      ///< columns of a gradient product
+inline constexpr int tile_k = 128;                     ///< rows of a product; cells are scored in tiles of 128 x 128
+inline constexpr int slab_k = 64;                      ///< columns (score) or candidates (gradient) of a pipeline stage
+inline constexpr int line_k = 128;                     ///< bytes: 64 bf16, one line of the 128-byte swizzle
+inline constexpr int slab_bytes_k = tile_k * line_k;   ///< 128 lines
+inline constexpr int chunk_bytes_k = slab_k * line_k;  ///< 64 lines
+inline constexpr int plane_bytes_k = tile_k * tile_k * 2;  ///< weights of one tile and prefix
+inline constexpr int widest_piece_k = 256;                 ///< columns of a gradient product
 
 /// Byte of column `column` (of 64) in line `line`: 16-byte pieces are permuted within groups of eight lines.
-constexpr int swizzled(int line, int column) {
-    return line * line_k + ((column / 8 ^ line % 8) << 4) + column % 8 * 2;
-}
+constexpr int swizzled(int line, int column) { return line * line_k + ((column / 8 ^ line % 8) << 4) + column % 8 * 2; }
 
 /// Byte of cell (row, column) in a tile's plane of weights: two halves of 64 columns, 128 lines each. A half is the first
 /// operand of W X as it lies; 64 lines of both halves are the first operand of W^T X.
-constexpr int plane_at(int row, int column) {
-    return column / 64 * slab_bytes_k + swizzled(row, column % 64);
-}
+constexpr int plane_at(int row, int column) { return column / 64 * slab_bytes_k + swizzled(row, column % 64); }
 
 /// How an operand lies: lines run along K (the summed dimension), or along M or N.
 enum class major_t : std::uint32_t { k_k = 0, mn_k = 1 };

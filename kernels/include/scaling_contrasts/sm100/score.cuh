@@ -20,8 +20,8 @@ inline constexpr int threads_k = 192, row_warps_k = 4, copy_warp_k = 4, issue_wa
 inline constexpr int score_stages_k = 3, score_stage_bytes_k = 2 * slab_bytes_k;
 
 struct score_shared_t {
-    float norms[2][tile_k];  ///< inverse, of the columns; two bands' worth
-    float logs[2][tile_k];   ///< info_nce: log sums of the columns
+    float norms[2][tile_k];           ///< inverse, of the columns; two bands' worth
+    float logs[2][tile_k];            ///< info_nce: log sums of the columns
     float sums[row_warps_k][tile_k];  ///< of the columns over a warp's 32 rows
     float2 maxima[row_warps_k][tile_k];
     uint2 kinds[chunks_k][tile_k];  ///< of each line's cells: positive, ignored
@@ -94,12 +94,12 @@ __device__ __forceinline__ void softmax_slopes(superblock_t const& a, std::uint3
         slope[i] = sm80::ptx::exp2_approx(x - row_log) + sm80::ptx::exp2_approx(x - column_logs[i]);
         if (ignoreds >> i & 1) slope[i] = 0;
         else if (positives >> i & 1) {
-            float const row_rest = sm80::negatives_log(
-                a.rows.maxima[std::int64_t(prefix) * a.rows.padded + at.row + at.line]);
-            float const column_rest = sm80::negatives_log(
-                a.columns.maxima[std::int64_t(prefix) * a.columns.padded + at.column + place + i]);
-            slope[i] = -(sm80::ptx::exp2_approx(row_rest - row_log) +
-                         sm80::ptx::exp2_approx(column_rest - column_logs[i]));
+            float const row_rest =
+                sm80::negatives_log(a.rows.maxima[std::int64_t(prefix) * a.rows.padded + at.row + at.line]);
+            float const column_rest =
+                sm80::negatives_log(a.columns.maxima[std::int64_t(prefix) * a.columns.padded + at.column + place + i]);
+            slope[i] =
+                -(sm80::ptx::exp2_approx(row_rest - row_log) + sm80::ptx::exp2_approx(column_rest - column_logs[i]));
         }
     }
 }
@@ -135,8 +135,8 @@ __device__ __forceinline__ void score_band(superblock_t const& a, ladder_t const
 #pragma unroll
             for (int i = 0; i < 8; ++i) q[i] = u * norms[place + i];
             if constexpr (kPass == pass_t::softmax_k)
-                softmax_slopes(a, kind.x >> group * 8, kind.y >> group * 8, prefix, at,
-                               place, dots + group * 8, q, row_log, logs + place, slope);
+                softmax_slopes(a, kind.x >> group * 8, kind.y >> group * 8, prefix, at, place, dots + group * 8, q,
+                               row_log, logs + place, slope);
             else if (kinds.labelled)
                 sm80::labelled_slopes(chunk_kinds, group / 2, group % 2 * 2, dots + group * 8, q, bias, prefix_weight,
                                       product_unit, slope, sums);
@@ -211,13 +211,14 @@ __device__ __forceinline__ void find_maxima(superblock_t const& a, int prefixes,
 
 /// Turns the row's stored slopes of prefixes into weights of bands, in place: band b's are the sum over the prefixes b and up.
 template <pass_t kPass>
-__device__ __forceinline__ void suffix_sums(superblock_t const& a, ladder_t const& ladder,
-                                            score_shared_t const& shared, place_t const& at) {
+__device__ __forceinline__ void suffix_sums(superblock_t const& a, ladder_t const& ladder, score_shared_t const& shared,
+                                            place_t const& at) {
     std::int64_t const second_part = sm80::tile_words(a.side, ladder.count, 0, 0) * 4;
 #pragma unroll 1
     for (int piece = 0; piece < tile_k / 8; ++piece) {
         float sum[8] = {};
-        std::uint32_t const negative = shared.kinds[piece / 4][at.line].x >> piece % 4 * 8;  // only positives' slopes are
+        std::uint32_t const negative =
+            shared.kinds[piece / 4][at.line].x >> piece % 4 * 8;  // only positives' slopes are
         for (int prefix = ladder.count - 1; prefix >= 0; --prefix) {
             auto* const at_piece = reinterpret_cast<uint4*>(plane_of(a, at, prefix) + plane_at(at.line, piece * 8));
             uint4 const read = *at_piece;
@@ -242,8 +243,8 @@ __device__ __forceinline__ void suffix_sums(superblock_t const& a, ladder_t cons
             }
             *at_piece = {rounded[0], rounded[1], rounded[2], rounded[3]};
             if (a.parts == 2)
-                *reinterpret_cast<uint4*>(reinterpret_cast<unsigned char*>(at_piece) + second_part) = {rest[0], rest[1],
-                                                                                                      rest[2], rest[3]};
+                *reinterpret_cast<uint4*>(reinterpret_cast<unsigned char*>(at_piece) +
+                                          second_part) = {rest[0], rest[1], rest[2], rest[3]};
         }
     }
 }
@@ -269,8 +270,7 @@ __device__ __forceinline__ void score_rows(superblock_t const& a, ladder_t const
         ptx::named_sync(rows_barrier_k, row_warps_k * 32);
         ptx::mbar_wait(scored, prefix & 1);
         ptx::tensor_fence_after();
-        if constexpr (kPass == pass_t::maxima_k)
-            find_maxima(a, ladder.count, shared, at, prefix, scale, tensor, taken);
+        if constexpr (kPass == pass_t::maxima_k) find_maxima(a, ladder.count, shared, at, prefix, scale, tensor, taken);
         else score_band<kPass>(a, ladder, shared, kinds, at, prefix, scale, bias, tensor, taken, sums);
     }
     if constexpr (kPass != pass_t::maxima_k) {
@@ -279,8 +279,7 @@ __device__ __forceinline__ void score_rows(superblock_t const& a, ladder_t const
         float const loss = sm80::warp_sum(sums.loss), slope = sm80::warp_sum(sums.slope),
                     self = sm80::warp_sum(kinds.self);
         if (at.lane == 0) {  // a slot belongs to a place in the superblock: the order of additions never changes
-            double* slot =
-                a.slots + ((at.tile_row * (a.side / tile_k) + at.tile_column) * row_warps_k + at.warp) * 3;
+            double* slot = a.slots + ((at.tile_row * (a.side / tile_k) + at.tile_column) * row_warps_k + at.warp) * 3;
             slot[0] += double(weight) * loss;
             slot[1] += double(weight) * slope;
             slot[2] += self;
