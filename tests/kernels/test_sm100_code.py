@@ -1,4 +1,4 @@
-"""The sm100 engine's machine code, for it never ran on hardware: the instructions that it is for are there, spills are not."""
+"""Machine code of the sm100 engine, which never ran on hardware: it has the instructions it is for, and no spills."""
 
 from __future__ import annotations
 
