@@ -18,7 +18,8 @@ char const* const help_text_k = R"(scaling_contrasts: contrastive losses, forwar
   scaling_contrasts --inputs-digest --loss ... --rows ...       SHA-256 of the case's inputs
 
 the problem (lists joined by commas):
-  --loss one_set_sigmoid|two_set_sigmoid|info_nce   --rows R (per device)   --live L0,L1,...   --dims D
+  --loss one_set_sigmoid|two_set_sigmoid|info_nce|one_set_info_nce   --form nt_xent|sup_con (of one_set_info_nce)
+  --rows R (per device)   --live L0,L1,...   --dims D
   --prefixes 64,128,...   --prefix-weights W0,W1,...   --scale T   --bias B   --self-pairs true|false
   --seed N   --labels pairs|distinct|equal|mixed   --dtype bfloat16   --gradient-dtype bfloat16|float32
 where it runs:
@@ -94,7 +95,12 @@ loss_t to_loss(std::string const& what, std::string const& text) {
     return to_choice<loss_t>(what, text,
                              {{"one_set_sigmoid", loss_t::one_set_sigmoid_k},
                               {"two_set_sigmoid", loss_t::two_set_sigmoid_k},
-                              {"info_nce", loss_t::info_nce_k}});
+                              {"info_nce", loss_t::info_nce_k},
+                              {"one_set_info_nce", loss_t::one_set_info_nce_k}});
+}
+
+form_t to_form(std::string const& what, std::string const& text) {
+    return to_choice<form_t>(what, text, {{"nt_xent", form_t::nt_xent_k}, {"sup_con", form_t::sup_con_k}});
 }
 
 label_layout_t to_labels(std::string const& what, std::string const& text) {
@@ -230,17 +236,16 @@ using setter_t = std::function<void(arguments_t&, std::string const& flag, std::
 std::map<std::string, setter_t> const& problem_setters() {
     static std::map<std::string, setter_t> const setters = {
         {"--loss", SC_SET { out.problem.loss = to_loss(flag, value); }},
+        {"--form", SC_SET { out.problem.form = to_form(flag, value); }},
         {"--rows", SC_SET { out.problem.rows = to_count(flag, value); }},
         {"--live", SC_SET { out.problem.live = to_counts(flag, value, ','); }},
-        {"--dims",
-         SC_SET {
-             out.problem.dims = static_cast<int>(to_count(flag, value, 1, 1 << 20));
+        {"--dims", SC_SET { out.problem.dims = static_cast<int>(to_count(flag, value, 1, 1 << 20));
          }},
         {"--prefixes",
          SC_SET {
-             out.problem.prefixes = to_list<int>(value, ',', [&](std::string const& part) {
-                 return static_cast<int>(to_count(flag, part, 1, 1 << 20));
-             });
+             out.problem.prefixes = to_list<int>(
+                 value, ',',
+                 [&](std::string const& part) { return static_cast<int>(to_count(flag, part, 1, 1 << 20)); });
          }},
         {"--prefix-weights",
          SC_SET {
@@ -258,9 +263,7 @@ std::map<std::string, setter_t> const& problem_setters() {
          }},
         {"--scale", SC_SET { out.problem.scale = to_real(flag, value); }},
         {"--bias", SC_SET { out.problem.bias = to_real(flag, value); }},
-        {"--seed",
-         SC_SET {
-             out.problem.seed = static_cast<std::uint32_t>(to_count(flag, value, 0, UINT32_MAX));
+        {"--seed", SC_SET { out.problem.seed = static_cast<std::uint32_t>(to_count(flag, value, 0, UINT32_MAX));
          }},
         {"--labels", SC_SET { out.problem.labels = to_labels(flag, value); }},
         {"--self-pairs", SC_SET { out.problem.self_pairs = to_bool(flag, value); }},
@@ -372,6 +375,7 @@ arguments_t parse_arguments(int count, char const* const* words) {
         else if (boxes != boxes_setters().end()) boxes->second(out, flag, value);
         else run->second(out, flag, value);
     }
+    if (auto const form = out.run.options.extract("form")) out.problem.form = to_form("--options form", form.mapped());
     check_problem("", out.problem);
     check_meeting(out);
     for (auto const& text : checks) out.checks.push_back(to_check(text, out.problem));
@@ -382,7 +386,7 @@ arguments_t parse_arguments(int count, char const* const* words) {
     int const here = out.problem.world_size / out.meeting.boxes;
     int const each = out.run.threads > 0 ? out.run.threads : std::max(1, cores / here);
     out.run.threads = std::max(each, std::min(each * here, cores));
-    if (out.problem.self_pairs && sets_of(out.problem.loss) == 2)
+    if (out.problem.self_pairs && out.problem.loss != loss_t::one_set_sigmoid_k)
         throw usage_error_t("--self-pairs is for one_set_sigmoid alone; leave it out");
     return out;
 }

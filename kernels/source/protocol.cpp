@@ -180,7 +180,7 @@ class run_t {
         event.text("name", check.name)
             .number("loss_value", scalars.loss)
             .number("scale_gradient", scalars.scale_gradient);
-        if (check.problem.loss == loss_t::info_nce_k) event.raw("bias_gradient", "null");
+        if (is_softmax(check.problem.loss)) event.raw("bias_gradient", "null");
         else event.number("bias_gradient", scalars.bias_gradient);
         reporter_.event("check", event.raw("gradients", files.line()).integers("rows", rows));
         require_finite(scalars);
@@ -248,7 +248,9 @@ class run_t {
 void print_summary(arguments_t const& arguments, summary_t const& summary) {
     auto seconds = summary.step_seconds;
     std::sort(seconds.begin(), seconds.end());
-    std::printf("%s R=%lld x %d on %s, %d threads: loss %.6g, dt %.6g, db %.6g", name_of(arguments.problem.loss),
+    bool const grouped = arguments.problem.loss == loss_t::one_set_info_nce_k;
+    std::printf("%s%s%s R=%lld x %d on %s, %d threads: loss %.6g, dt %.6g, db %.6g", name_of(arguments.problem.loss),
+                grouped ? " " : "", grouped ? name_of(arguments.problem.form) : "",
                 static_cast<long long>(arguments.problem.rows), arguments.problem.world_size, summary.engine.c_str(),
                 arguments.run.threads, summary.scalars.loss, summary.scalars.scale_gradient,
                 summary.scalars.bias_gradient);
@@ -303,7 +305,7 @@ std::string capabilities() {
     }
     json_t out;
     out.text("version", SCALING_CONTRASTS_VERSION).integer("contract", std::int64_t{1});
-    out.texts("losses", std::vector<std::string>{"one_set_sigmoid", "two_set_sigmoid", "info_nce"});
+    out.texts("losses", std::vector<std::string>{"one_set_sigmoid", "two_set_sigmoid", "info_nce", "one_set_info_nce"});
     out.texts("engines_built", built).texts("engines_usable", usable).texts("devices", devices);
     std::vector<std::string> architectures;  // GPU models that the binary carries code for
     std::istringstream list(SCALING_CONTRASTS_ARCHITECTURES);

@@ -79,6 +79,41 @@ inline cosines_t find_cosines(problem_t const& problem, data_t const& data, int 
 inline double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
 inline double sigmoid(double x) { return x > 0 ? 1 / (1 + std::exp(-x)) : std::exp(x) / (1 + std::exp(x)); }
 
+/// one_set_info_nce: row by row, each positive pair's own softmax (NT-Xent: over it and the negatives; SupCon: over all
+/// other rows). A softmax less 1 is minus the sum of the other shares, which keeps its digits.
+inline std::vector<double> find_group_slopes(problem_t const& problem, data_t const& data, cosines_t const& cosines,
+                                             double weight, double& loss) {
+    std::size_t const n = data.live.size();
+    auto positive = [&](std::size_t i, std::size_t j) {
+        return i != j && data.labels[static_cast<std::size_t>(data.live[i])] ==
+                             data.labels[static_cast<std::size_t>(data.live[j])];
+    };
+    std::vector<double> counts(n, 0), slopes(n * n, 0);
+    double pairs = 0, anchors = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+        for (std::size_t j = 0; j < n; ++j) counts[i] += positive(i, j);
+        pairs += counts[i], anchors += counts[i] > 0;
+    }
+    bool const sup_con = problem.form == form_t::sup_con_k;
+    for (std::size_t i = 0; i < n; ++i)
+        for (std::size_t p = 0; p < n; ++p) {
+            if (!positive(i, p)) continue;
+            double const term = weight / (sup_con ? anchors * counts[i] : pairs);
+            double rest = 0;  // of the softmax's denominator, over the positive's own exponential
+            auto joins = [&](std::size_t j) { return j != i && j != p && (sup_con || !positive(i, j)); };
+            auto share = [&](std::size_t j) {
+                return std::exp(problem.scale * (cosines.grid[i * n + j] - cosines.grid[i * n + p]));
+            };
+            for (std::size_t j = 0; j < n; ++j)
+                if (joins(j)) rest += share(j);
+            loss += term * std::log1p(rest);
+            for (std::size_t j = 0; j < n; ++j)
+                if (joins(j)) slopes[i * n + j] += term * share(j) / (1 + rest);
+            slopes[i * n + p] -= term * rest / (1 + rest);
+        }
+    return slopes;
+}
+
 /// dL/dlogit of every cell, with the loss added to `loss`.
 inline std::vector<double> find_slopes(problem_t const& problem, data_t const& data, cosines_t const& cosines,
                                        double weight, double& loss) {
@@ -99,6 +134,7 @@ inline std::vector<double> find_slopes(problem_t const& problem, data_t const& d
             }
         return slopes;
     }
+    if (problem.loss == loss_t::one_set_info_nce_k) return find_group_slopes(problem, data, cosines, weight, loss);
     bool const one = sets_of(problem.loss) == 1;
     for (std::size_t i = 0; i < n; ++i)
         for (std::size_t j = 0; j < n; ++j) {
@@ -141,7 +177,7 @@ inline result_t oracle(problem_t const& problem, data_t const& data) {
                 }
             }
     }
-    if (problem.loss == loss_t::info_nce_k) out.scalars.bias_gradient = out.bias_terms = 0;
+    if (is_softmax(problem.loss)) out.scalars.bias_gradient = out.bias_terms = 0;
     return out;
 }
 
@@ -224,8 +260,10 @@ inline double band_error(problem_t const& problem, std::vector<double> const& go
 }
 
 inline std::string describe(problem_t const& problem, std::string const& engine) {
-    return std::string(name_of(problem.loss)) + " R=" + std::to_string(problem.rows) + " x " +
-           std::to_string(problem.world_size) + " P=" + std::to_string(problem.prefixes.size()) + " labels " +
+    return std::string(name_of(problem.loss)) +
+           (problem.loss == loss_t::one_set_info_nce_k ? std::string(" ") + name_of(problem.form) : "") +
+           " R=" + std::to_string(problem.rows) + " x " + std::to_string(problem.world_size) +
+           " P=" + std::to_string(problem.prefixes.size()) + " labels " +
            std::to_string(static_cast<int>(problem.labels)) + " t=" + std::to_string(problem.scale) +
            (problem.self_pairs ? " self" : "") + " on " + engine;
 }

@@ -5,9 +5,10 @@ using namespace fixture;
 
 namespace {
 
-void check_devices(loss_t loss, std::int64_t rows, std::vector<std::int64_t> live, bool self_pairs = false) {
+void check_devices(loss_t loss, std::int64_t rows, std::vector<std::int64_t> live, bool self_pairs = false,
+                   form_t form = form_t::nt_xent_k) {
     problem_t problem;
-    problem.loss = loss, problem.rows = rows, problem.dims = 96, problem.prefixes = {32, 80};
+    problem.loss = loss, problem.form = form, problem.rows = rows, problem.dims = 96, problem.prefixes = {32, 80};
     problem.world_size = static_cast<int>(live.size()), problem.live = live;
     problem.scale = 5, problem.bias = -1, problem.gradient_type = gradient_type_t::float32_k;
     problem.labels = label_layout_t::mixed_k, problem.self_pairs = self_pairs;
@@ -33,5 +34,9 @@ int main() {
         check_devices(loss, 9, {9, 9, 9, 9, 9, 9, 9, 5});
     }
     check_devices(loss_t::one_set_sigmoid_k, 21, {21, 0, 13}, true);
+    for (form_t form : {form_t::nt_xent_k, form_t::sup_con_k})
+        for (std::vector<std::int64_t> const& live :
+             {std::vector<std::int64_t>{37}, {33, 33}, {21, 0, 13}, {9, 9, 1, 8}})
+            check_devices(loss_t::one_set_info_nce_k, live[0], live, false, form);
     return testing::report();
 }

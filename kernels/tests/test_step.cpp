@@ -63,6 +63,29 @@ void check_labels_and_states() {
         }
 }
 
+/// one_set_info_nce: both forms, every layout of labels and size, ladders of 1, 2 and 5 prefixes.
+void check_groups() {
+    std::vector<int> const ladders[] = {{64}, {64, 100}, {32, 64, 96, 128, 160}};
+    for (form_t form : {form_t::nt_xent_k, form_t::sup_con_k})
+        for (auto labels :
+             {label_layout_t::pairs_k, label_layout_t::distinct_k, label_layout_t::equal_k, label_layout_t::mixed_k}) {
+            int number = 0;
+            for (std::int64_t rows : {1, 2, 63, 64, 65, 127, 129, 300}) {
+                auto const& ladder = ladders[number % 3];
+                for (state_t state : {states_k[number % 2], states_k[2]}) {
+                    auto problem = make_problem(loss_t::one_set_info_nce_k, rows, ladder, 160, state);
+                    problem.form = form, problem.labels = labels;
+                    if (number % 2) problem.gradient_type = gradient_type_t::bfloat16_k;
+                    check(problem);
+                }
+                ++number;
+            }
+            auto problem = make_problem(loss_t::one_set_info_nce_k, 40, {32, 64}, 64, states_k[0]);
+            problem.form = form, problem.labels = labels;
+            check(problem, {0, 7, 39});  // zero prefixes
+        }
+}
+
 void check_extremes() {
     for (loss_t loss : losses_k) check(make_problem(loss, 40, {32, 64}, 64, states_k[0]), {0, 7, 39});  // zero prefixes
     check(make_problem(loss_t::one_set_sigmoid_k, 40, {64}, 64, {0, 0}));
@@ -89,6 +112,12 @@ void check_refusals() {
             p.self_pairs = true;
         },
         "self_pairs");
+    refuse(
+        [](problem_t& p) {
+            p.loss = loss_t::one_set_info_nce_k;
+            p.self_pairs = true;
+        },
+        "self_pairs");
     refuse([](problem_t& p) { p.loss = loss_t::info_nce_k; }, "1 sets for 1 devices");
     try {
         step_t(good, {set_t{}}, 1, "cpu-z80");
@@ -104,6 +133,7 @@ int main() {
     check_shapes();
     check_ladders();
     check_labels_and_states();
+    check_groups();
     check_extremes();
     check_refusals();
     return testing::report();

@@ -32,6 +32,23 @@ def _pull_back(g_cosine, own, inverse, others):
     return inverse[:, None] * (direct - own * np.sum(direct * own, axis=1)[:, None])
 
 
+def _grouped(logits, positive, counted, form):
+    """NT-Xent (each positive pair against itself and the negatives; mean over pairs) or SupCon (against all other rows;
+    mean over a row's pairs, then over rows that have any): loss and slopes, one softmax per positive pair."""
+    slopes, losses = np.zeros_like(logits), []
+    each = positive.sum(1)
+    pairs, anchors = max(each.sum(), 1), max((each > 0).sum(), 1)
+    for i, p in np.argwhere(positive):
+        others = counted[i] & ~positive[i] if form == "nt_xent" else counted[i].copy()
+        others[p] = False
+        shares = np.where(others, np.exp(logits[i] - logits[i, p]), 0)
+        weight = 1 / pairs if form == "nt_xent" else 1 / (anchors * each[i])
+        losses.append(weight * np.log1p(shares.sum()))
+        slopes[i] += weight * shares / (1 + shares.sum())
+        slopes[i, p] -= weight * shares.sum() / (1 + shares.sum())
+    return sum(losses), slopes
+
+
 def evaluate(case, sets, labels):
     """Loss, dt, db, gradients and the sums of absolute terms of dt and db.
 
@@ -42,7 +59,7 @@ def evaluate(case, sets, labels):
     weights = case.get("prefix_weights") or [1 / len(prefixes)] * len(prefixes)
     out = {"loss": 0.0, "dt": 0.0, "db": 0.0, "dt_terms": 0.0, "db_terms": 0.0}
     gradients = [np.zeros_like(x) for x in sets]
-    one = case["loss"] == "one_set_sigmoid"
+    one = len(sets) == 1
     positive = labels[:, None] == labels[None, :] if one else np.eye(n, dtype=bool)
     counted = ~np.eye(n, dtype=bool) if one and not case.get("self_pairs") else np.ones((n, n), dtype=bool)
     for p, w in zip(prefixes, weights, strict=True):
@@ -60,6 +77,8 @@ def evaluate(case, sets, labels):
             np.fill_diagonal(rows, 0)
             np.fill_diagonal(columns, 0)
             slopes = (rows + columns - np.diag(rows.sum(1) + columns.sum(0))) / (2 * n)
+        elif case["loss"] == "one_set_info_nce":
+            loss, slopes = _grouped(scale * cosine, positive & counted, counted, case["form"])
         else:
             logits = scale * cosine + bias
             sign = np.where(positive, 1, -1)

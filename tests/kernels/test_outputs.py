@@ -26,7 +26,7 @@ def compare(event, case, gradient_tolerance):
     want = oracle.evaluate(case, sets, labels)
     assert event["loss_value"] == pytest.approx(want["loss"], rel=1e-5, abs=1e-9)
     assert abs(event["scale_gradient"] - want["dt"]) <= 1e-4 * want["dt_terms"] + 1e-9
-    if case["loss"] == "info_nce":
+    if case["loss"].endswith("info_nce"):
         assert event["bias_gradient"] is None
     else:
         assert abs(event["bias_gradient"] - want["db"]) <= 1e-4 * want["db_terms"] + 1e-9
@@ -63,6 +63,21 @@ def test_devices_and_ragged_batches(tmp_path, loss, world_size, live):
     case = base_case(
         loss=loss, rows=40, world_size=world_size, live=live, prefixes=[32, 100], prefix_weights=[0.3, 1.1]
     )
+    compare(check(tmp_path, case), case, 2e-3)
+
+
+@pytest.mark.parametrize("form", ["nt_xent", "sup_con"])
+@pytest.mark.parametrize("labels", ["pairs", "distinct", "equal", "mixed"])
+def test_one_set_info_nce(tmp_path, engines, form, labels):
+    """Both forms, as variants of the registry pass them, on every layout of labels, at every scale."""
+    for engine in engines:
+        for number, (scale, bias) in enumerate(STATES):
+            prefixes = [[64], [64, 128], [32, 64, 96, 112, 128]][number]
+            case = base_case(
+                loss="one_set_info_nce", rows=150 - number, labels=labels, scale=scale, bias=bias, prefixes=prefixes
+            ) | {"options": f"form={form},engine={engine}"}
+            compare(check(tmp_path, case), case | {"form": form}, 2e-3 if engine.endswith("bf16") else 5e-5)
+    case = base_case(loss="one_set_info_nce", form=form, labels=labels, rows=40, world_size=3, live=[40, 0, 17])
     compare(check(tmp_path, case), case, 2e-3)
 
 

@@ -97,7 +97,7 @@ def test_cases_that_cannot_run_say_so_in_the_last_line(tmp_path, words, status, 
         (["--rows"], "--rows needs a value"),
         (["--rows", "many"], "--rows is 'many'; give a number"),
         (["--rows", "0"], "--rows is 0; it must be at least 1"),
-        (["--loss", "triplet"], "known: one_set_sigmoid, two_set_sigmoid, info_nce"),
+        (["--loss", "triplet"], "known: one_set_sigmoid, two_set_sigmoid, info_nce, one_set_info_nce"),
         (["--prefixes", "64,32"], "must ascend"),
         (["--prefixes", "64,2048"], "exceeds dims 1024"),
         (["--prefix-weights", "1,2"], "2 prefix weights for 5 prefixes"),
@@ -115,6 +115,9 @@ def test_cases_that_cannot_run_say_so_in_the_last_line(tmp_path, words, status, 
         (["--contract", "9"], "speaks 1"),
         (["--folder", "/nonexistent/folder"], "--folder must name a folder"),
         (["--loss", "info_nce", "--self-pairs", "true"], "one_set_sigmoid alone"),
+        (["--loss", "one_set_info_nce", "--self-pairs", "true"], "one_set_sigmoid alone"),
+        (["--loss", "one_set_info_nce", "--form", "triplet"], "--form is 'triplet'; known: nt_xent, sup_con"),
+        (["--options", "form=both"], "--options form is 'both'; known: nt_xent, sup_con"),
     ],
 )
 def test_bad_input_gets_one_line_and_exit_status_2(words, part):
@@ -134,7 +137,7 @@ def test_people_get_one_readable_line_and_programs_get_events():
 
 def test_capabilities():
     said = json.loads(run("--capabilities").stdout)
-    assert said["losses"] == ["one_set_sigmoid", "two_set_sigmoid", "info_nce"]
+    assert said["losses"] == ["one_set_sigmoid", "two_set_sigmoid", "info_nce", "one_set_info_nce"]
     assert "cpu-portable" in said["engines_usable"] and set(said["engines_usable"]) <= set(said["engines_built"])
     assert said["contract"] == 1 and "cpu" in said["devices"]
 

@@ -1,12 +1,14 @@
 // A training step of the loss on the CPU, over 1 to 16 virtual devices that live in this process:
 //   begin(device), score(device, peer) for every peer, finish(device), all_reduce()
 // `run` is that schedule. Only owners of rows accumulate their gradients: a device scores its rows against each peer's.
-// info_nce scores twice: `gather(device, peer)` finds the log-sums first, `close_gather(device)` ends that.
+// The softmax losses score twice: `gather(device, peer)` finds the log-sums first, `close_gather(device)` ends that.
+// one_set_info_nce visits the cells of positive pairs in between: `gather_positives`, `close_positives`.
 // Devices may live in other processes (rails/step.hpp): `arrive(device, ...)` takes their embeddings as candidates.
 #pragma once
 #include <cmath>
 #include <memory>
 #include <span>
+#include <unordered_map>
 
 #include "scaling_contrasts/cell.hpp"
 #include "scaling_contrasts/cpu/block.hpp"
@@ -47,6 +49,7 @@ class step_t {
         space_ = std::make_unique<cpu::workspace_t>(kernels_, ladder_, true);
         for (int device = 0; device < problem_.world_size; ++device)
             for (int set = 0; set < set_count(); ++set) sides_.push_back(make_side(device, set));
+        if (problem_.loss == loss_t::one_set_info_nce_k) count_positives();
     }
 
     std::string engine() const { return kernels_.name; }
@@ -57,10 +60,13 @@ class step_t {
     void begin(int device);
     /// For a device elsewhere: takes the embeddings of its sets, `[rows][dims]`, and finds their norms.
     void arrive(int device, std::span<bf16_t const* const> embeddings);
-    /// info_nce only: log-sums of the device's rows over the peer's candidates.
+    /// Softmax losses only: log-sums of the device's rows over the peer's candidates; of one_set_info_nce, over negatives.
     void gather(int device, int peer);
-    /// info_nce only: the device has gathered from every peer; its loss follows.
+    /// Softmax losses only: the device has gathered from every peer; info_nce's loss follows.
     void close_gather(int device);
+    /// one_set_info_nce only: the same over positives, once all devices have closed the first.
+    void gather_positives(int device, int peer);
+    void close_positives(int device);
     /// info_nce only: what peers must know of a device before they score against it, `statistics_size()` floats.
     std::size_t statistics_size() const;
     void write_statistics(int device, float* out) const;
@@ -76,9 +82,13 @@ class step_t {
     scalars_t run() {
         int const devices = problem_.world_size;
         for (int device = 0; device < devices; ++device) begin(device);
-        if (problem_.loss == loss_t::info_nce_k) {
+        if (is_softmax(problem_.loss)) {
             for_each_block([this](int device, int peer) { gather(device, peer); });
             for (int device = 0; device < devices; ++device) close_gather(device);
+        }
+        if (problem_.loss == loss_t::one_set_info_nce_k) {
+            for_each_block([this](int device, int peer) { gather_positives(device, peer); });
+            for (int device = 0; device < devices; ++device) close_positives(device);
         }
         for_each_block([this](int device, int peer) { score(device, peer); });
         for (int device = 0; device < devices; ++device) finish(device);
@@ -108,6 +118,12 @@ class step_t {
     cpu::side_t make_side(int device, int set) const;
     cpu::block_t make_block(cpu::objective_t objective, bool counts_loss, bool symmetric, bool both) const;
     void visit(cpu::objective_t objective, int device, int peer);
+    void count_positives();
+    void close_negatives(int device);
+    /// What means are over: live rows or pairs; of one_set_info_nce positive pairs, or rows that have positives.
+    double mean_over() const {
+        return problem_.loss == loss_t::one_set_info_nce_k ? anchors_ : static_cast<double>(problem_.live_rows());
+    }
     void add_self_pairs(int device);
     void write_row(cpu::side_t const& side, std::int64_t row, void* out) const;
 
@@ -118,6 +134,7 @@ class step_t {
     cpu::packed_ladder_t ladder_;
     pool_t pool_;
     bool two_;
+    double anchors_ = 1;
     std::unique_ptr<cpu::workspace_t> space_;
     std::vector<cpu::side_t> sides_;
     std::vector<scalars_t> sums_;
@@ -132,6 +149,8 @@ inline void step_t::check() const {
         throw std::invalid_argument("devices " + std::to_string(own_.first) + " to " +
                                     std::to_string(own_.first + own_.count - 1) + " are not all among " +
                                     std::to_string(devices));
+    if (problem_.loss == loss_t::one_set_info_nce_k && own_.count != 0 && own_.count != devices)
+        throw std::invalid_argument("one_set_info_nce takes all devices in one process; use one machine");
     if (problem_.rows < 1)
         throw std::invalid_argument("rows is " + std::to_string(problem_.rows) + "; it must be at least 1");
     if (!problem_.live.empty() && static_cast<int>(problem_.live.size()) != devices)
@@ -144,7 +163,7 @@ inline void step_t::check() const {
                                         std::to_string(problem_.rows));
     if (problem_.live_rows() == 0)
         throw std::invalid_argument("live is 0 on every device; at least one row must be live");
-    if (problem_.self_pairs && two_)
+    if (problem_.self_pairs && problem_.loss != loss_t::one_set_sigmoid_k)
         throw std::invalid_argument("self_pairs is for one_set_sigmoid alone; leave it out");
     if (sets_.size() != static_cast<std::size_t>(devices * set_count()))
         throw std::invalid_argument(std::to_string(sets_.size()) + " sets for " + std::to_string(devices) +
@@ -163,11 +182,15 @@ inline cpu::side_t step_t::make_side(int device, int set) const {
             from.labels && !two_ ? from.labels[i] : static_cast<std::int32_t>(device * problem_.rows + i);
     side.inverse_norms = buffer_t<float>(statistics);
     side.sums = buffer_t<float>(statistics);
-    if (problem_.loss == loss_t::info_nce_k) {
+    if (is_softmax(problem_.loss)) {
         side.greatest = buffer_t<float>(statistics);
         side.rest = buffer_t<float>(statistics);
         side.own = buffer_t<float>(statistics);
         side.log_sums = buffer_t<float>(statistics);
+    }
+    if (problem_.loss == loss_t::one_set_info_nce_k) {
+        side.negatives = buffer_t<float>(statistics);
+        side.each = buffer_t<float>(static_cast<std::size_t>(side.padded));
     }
     if (!own_.hold(device)) return side;  // candidates alone: no gradient
     if (problem_.gradient_type == gradient_type_t::float32_k && ladder_.panels_are_columns()) {
@@ -179,6 +202,21 @@ inline cpu::side_t step_t::make_side(int device, int set) const {
         side.accumulator = side.own_accumulator.data();
     }
     return side;
+}
+
+/// Each row's positives over all devices, and how many terms the mean is over.
+inline void step_t::count_positives() {
+    std::unordered_map<std::int32_t, std::int64_t> groups;
+    for (auto const& side : sides_)
+        for (std::int64_t i = 0; i < side.x.rows; ++i) ++groups[side.labels[static_cast<std::size_t>(i)]];
+    std::int64_t pairs = 0, rows = 0;
+    for (auto& side : sides_)
+        for (std::int64_t i = 0; i < side.x.rows; ++i) {
+            std::int64_t const positives = groups[side.labels[static_cast<std::size_t>(i)]] - 1;
+            side.each[static_cast<std::size_t>(i)] = positives ? 1.0f / static_cast<float>(positives) : 0.0f;
+            pairs += positives, rows += positives > 0;
+        }
+    anchors_ = static_cast<double>(std::max<std::int64_t>(1, problem_.form == form_t::nt_xent_k ? pairs : rows));
 }
 
 inline void step_t::begin(int device) {
@@ -223,15 +261,16 @@ inline void step_t::find_norms(cpu::side_t& s, bool clear) {
 inline cpu::block_t step_t::make_block(cpu::objective_t objective, bool counts_loss, bool symmetric, bool both) const {
     bool const info_nce = problem_.loss == loss_t::info_nce_k;
     cpu::block_t block = {objective,
+                          problem_.form,
                           symmetric,
                           both,
                           static_cast<float>(problem_.scale * log2e_k),
-                          info_nce ? 0.0f : static_cast<float>(problem_.bias * log2e_k),
+                          is_softmax(problem_.loss) ? 0.0f : static_cast<float>(problem_.bias * log2e_k),
                           {},
                           {}};
     for (int p = 0; p < ladder_.count; ++p) {
-        double const weight = static_cast<double>(ladder_.weights[static_cast<std::size_t>(p)]) /
-                              static_cast<double>(problem_.live_rows()) * (info_nce ? 0.5 : 1.0);
+        double const weight =
+            static_cast<double>(ladder_.weights[static_cast<std::size_t>(p)]) / mean_over() * (info_nce ? 0.5 : 1.0);
         // A row of one set meets each other row twice, as row and as candidate; a triangle holds half of its cells.
         block.gradient_coefficient[static_cast<std::size_t>(p)] = static_cast<float>(weight * (two_ ? 1.0 : 2.0));
         block.loss_coefficient[static_cast<std::size_t>(p)] = static_cast<float>(!counts_loss ? 0
@@ -255,13 +294,56 @@ inline void step_t::visit(cpu::objective_t objective, int device, int peer) {
 }
 
 inline void step_t::score(int device, int peer) {
-    visit(problem_.loss == loss_t::info_nce_k ? cpu::objective_t::info_nce_k : cpu::objective_t::sigmoid_k, device,
+    visit(problem_.loss == loss_t::info_nce_k           ? cpu::objective_t::info_nce_k
+          : problem_.loss == loss_t::one_set_info_nce_k ? cpu::objective_t::groups_k
+                                                        : cpu::objective_t::sigmoid_k,
+          device, peer);
+}
+
+inline void step_t::gather(int device, int peer) {
+    visit(problem_.loss == loss_t::info_nce_k ? cpu::objective_t::statistics_k : cpu::objective_t::negatives_k, device,
           peer);
 }
 
-inline void step_t::gather(int device, int peer) { visit(cpu::objective_t::statistics_k, device, peer); }
+inline void step_t::gather_positives(int device, int peer) { visit(cpu::objective_t::positives_k, device, peer); }
+
+/// log2 of each row's sum over negatives; the running sums start anew, for the positives.
+inline void step_t::close_negatives(int device) {
+    cpu::side_t& s = side(device, 0);
+    for (std::size_t at = 0; at < s.greatest.size(); ++at) {
+        s.negatives[at] = s.rest[at] > 0 ? s.greatest[at] + std::log2(s.rest[at]) : -1e30f;
+        s.greatest[at] = -1e30f, s.rest[at] = 0;
+    }
+}
+
+/// From the sums over positives: what weighs the negatives, and SupCon's part of the loss that is a row's, not a cell's.
+inline void step_t::close_positives(int device) {
+    cpu::side_t& s = side(device, 0);
+    double sum = 0;
+    for (int p = 0; p < ladder_.count; ++p)
+        for (std::int64_t row = 0; row < s.x.rows; ++row) {
+            auto const at = static_cast<std::size_t>(p * s.padded + row);
+            bool const has = s.each[static_cast<std::size_t>(row)] > 0;
+            // the logarithms of sums in double: at t = 100 a float of their size has 1e-5 to spare
+            double const negatives = static_cast<double>(s.negatives[at]);
+            double const positives =
+                has ? static_cast<double>(s.greatest[at]) + std::log2(static_cast<double>(s.rest[at])) : -1e30;
+            s.own[at] = static_cast<float>(positives);
+            if (problem_.form == form_t::nt_xent_k) {
+                s.log_sums[at] = static_cast<float>(negatives - positives);  // without positives 1e30: no weight
+                continue;
+            }
+            double const ratio = std::exp2(negatives - positives);  // may be infinite
+            double const loss = ratio > 1e300 ? (negatives - positives) * std::log(2.0) : std::log1p(ratio);
+            s.rest[at] = has ? static_cast<float>(ratio > 1e300 ? 1 : ratio / (1 + ratio)) : 0.0f;
+            s.log_sums[at] = has ? static_cast<float>(positives + loss / std::log(2.0)) : 1e30f;
+            if (has) sum += static_cast<double>(ladder_.weights[static_cast<std::size_t>(p)]) * loss;
+        }
+    sums_[static_cast<std::size_t>(device)] = {problem_.form == form_t::nt_xent_k ? 0 : sum / mean_over(), 0, 0};
+}
 
 inline void step_t::close_gather(int device) {
+    if (problem_.loss == loss_t::one_set_info_nce_k) return close_negatives(device);
     // Each row's loss is log(1 + rest / own) in the exponentials' terms: exact also where the positive dominates.
     double sum = 0;
     for (int set = 0; set < 2; ++set) {
@@ -338,7 +420,7 @@ inline void step_t::finish(int device) {
             pull += static_cast<double>(first.sums[static_cast<std::size_t>(p * first.padded + row)]);
     sums.scale_gradient += two_ ? pull : pull / 2;
     if (problem_.self_pairs) add_self_pairs(device);
-    if (problem_.loss == loss_t::info_nce_k) sums.bias_gradient = 0;
+    if (is_softmax(problem_.loss)) sums.bias_gradient = 0;
 
     for (int set = 0; set < set_count(); ++set) {
         cpu::side_t const& s = side(device, set);

@@ -18,7 +18,9 @@ inline constexpr int max_prefixes_k = 16;      ///< longest ladder
 inline constexpr int max_devices_k = 16;       ///< most devices one process drives
 inline constexpr float least_norm_k = 1e-12f;  ///< a prefix shorter than this has cosine 0 and no gradient
 
-enum class loss_t { one_set_sigmoid_k, two_set_sigmoid_k, info_nce_k };
+enum class loss_t { one_set_sigmoid_k, two_set_sigmoid_k, info_nce_k, one_set_info_nce_k };
+/// What one_set_info_nce normalises a positive pair by: itself and the negatives, or all other rows.
+enum class form_t { nt_xent_k, sup_con_k };
 enum class gradient_type_t { float32_k, bfloat16_k };
 enum class label_layout_t { pairs_k, distinct_k, equal_k, mixed_k };
 
@@ -30,9 +32,12 @@ constexpr char const* name_of(loss_t loss) {
     case loss_t::one_set_sigmoid_k: return "one_set_sigmoid";
     case loss_t::two_set_sigmoid_k: return "two_set_sigmoid";
     case loss_t::info_nce_k: return "info_nce";
+    case loss_t::one_set_info_nce_k: return "one_set_info_nce";
     }
     return "?";
 }
+
+constexpr char const* name_of(form_t form) { return form == form_t::nt_xent_k ? "nt_xent" : "sup_con"; }
 
 constexpr char const* name_of(status_t status) {
     switch (status) {
@@ -47,7 +52,12 @@ constexpr char const* name_of(status_t status) {
 }
 
 /// Embedding sets a loss takes: one (rows), or two (images, captions).
-constexpr int sets_of(loss_t loss) { return loss == loss_t::one_set_sigmoid_k ? 1 : 2; }
+constexpr int sets_of(loss_t loss) {
+    return loss == loss_t::one_set_sigmoid_k || loss == loss_t::one_set_info_nce_k ? 1 : 2;
+}
+
+/// Losses that normalise over candidates: their sums are found before any weight, and the bias is unused.
+constexpr bool is_softmax(loss_t loss) { return loss == loss_t::info_nce_k || loss == loss_t::one_set_info_nce_k; }
 
 /// A bf16 number: the upper half of a float. Rounds to nearest, ties to even; NaN stays NaN.
 struct bf16_t {
@@ -86,15 +96,16 @@ using error_t = failure_t;
 /// What a step computes. Shapes are of one device: `rows` rows of one set, or image-caption pairs of two.
 struct problem_t {
     loss_t loss = loss_t::one_set_sigmoid_k;
-    std::int64_t rows = 1024;        ///< R: rows (one set) or pairs (two sets) of each device
-    std::vector<std::int64_t> live;  ///< live rows of each device; empty: all
-    int dims = 1024;                 ///< D
+    form_t form = form_t::nt_xent_k;  ///< of one_set_info_nce
+    std::int64_t rows = 1024;         ///< R: rows (one set) or pairs (two sets) of each device
+    std::vector<std::int64_t> live;   ///< live rows of each device; empty: all
+    int dims = 1024;                  ///< D
     std::vector<int> prefixes = {64, 128, 256, 512, 1024};
     std::vector<double> prefix_weights;  ///< empty: 1 / prefixes.size() each
     gradient_type_t gradient_type = gradient_type_t::bfloat16_k;
     double scale = 10.0;                              ///< t, already exponentiated
     double bias = -10.0;                              ///< b
-    bool self_pairs = false;                          ///< one set only: whether (i, i) counts, as a positive
+    bool self_pairs = false;                          ///< one_set_sigmoid only: whether (i, i) counts, as a positive
     int world_size = 1;                               ///< devices
     std::uint32_t seed = 42;                          ///< of the synthetic inputs
     label_layout_t labels = label_layout_t::pairs_k;  ///< of the synthetic inputs
@@ -110,7 +121,7 @@ struct problem_t {
     }
 };
 
-/// The scalar results of a step, all of the global mean loss. `bias_gradient` is 0 for info_nce.
+/// The scalar results of a step, all of the global mean loss. `bias_gradient` is 0 for the softmax losses.
 struct scalars_t {
     double loss = 0;
     double scale_gradient = 0;

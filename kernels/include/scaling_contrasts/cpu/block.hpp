@@ -45,6 +45,7 @@ struct workspace_t {
 /// What a block is scored for.
 struct block_t {
     objective_t objective;
+    form_t form;     ///< of one_set_info_nce
     bool symmetric;  ///< rows and candidates are one and the same side: score the upper triangle
     bool both;       ///< candidates are of this device too: they get gradients or statistics as well
     float scale2, bias2;
@@ -67,7 +68,14 @@ inline void fold_sums(packed_ladder_t const& ladder, side_t& side, float const* 
         }
 }
 
-/// The same for info_nce's running maxima and totals.
+/// Whether two stretches of labels have no label in common for sure: their ranges do not meet.
+inline bool labels_apart(std::int32_t const* a, int a_count, std::int32_t const* b, int b_count) {
+    auto const [a_least, a_most] = std::minmax_element(a, a + a_count);
+    auto const [b_least, b_most] = std::minmax_element(b, b + b_count);
+    return *a_most < *b_least || *b_most < *a_least;
+}
+
+/// The same for the softmax losses' running maxima and totals.
 inline void fold_statistics(packed_ladder_t const& ladder, side_t& side, float const* greatest, float const* totals,
                             std::int64_t first, int count, int group, bool transposed) {
     for (int p = 0; p < ladder.count; ++p)
@@ -90,7 +98,7 @@ inline void fold_statistics(packed_ladder_t const& ladder, side_t& side, float c
 /// too, and to `sums.loss` and `sums.bias_gradient`.
 inline void score_block(kernels_t const& kernels, pool_t& pool, packed_ladder_t const& ladder, workspace_t& space,
                         side_t& rows, side_t& candidates, block_t const& block, scalars_t& sums) {
-    bool const statistics = block.objective == objective_t::statistics_k;
+    bool const statistics = gathers(block.objective);
     constexpr int groups = block_k / tile_rows_k, right_panels = block_k / panel_k,
                   tasks = tasks_a_side_k * tasks_a_side_k;
     std::size_t const left_bytes = static_cast<std::size_t>(ladder.pairs()) * tile_rows_k * kernels.pair_bytes;
@@ -108,6 +116,9 @@ inline void score_block(kernels_t const& kernels, pool_t& pool, packed_ladder_t 
         });
         for (std::int64_t j = block.symmetric ? i : 0; j < candidates.x.rows; j += block_k) {
             int const candidate_count = static_cast<int>(std::min<std::int64_t>(block_k, candidates.x.rows - j));
+            if (block.objective == objective_t::positives_k &&
+                detail::labels_apart(rows.labels.data() + i, row_count, candidates.labels.data() + j, candidate_count))
+                continue;
             pool.run(panels, [&](int panel) {
                 kernels.pack_panel(ladder, candidates.x, j, panel, space.candidate_panels.data() + panel * panel_words);
             });
@@ -124,6 +135,7 @@ inline void score_block(kernels_t const& kernels, pool_t& pool, packed_ladder_t 
                                      row_count,
                                      candidate_count,
                                      block.objective,
+                                     block.form,
                                      diagonal,
                                      block.both,
                                      block.scale2,

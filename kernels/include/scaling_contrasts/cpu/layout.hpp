@@ -65,17 +65,26 @@ struct side_t {
     buffer_t<std::int32_t> labels;  ///< group of each row
     buffer_t<float> inverse_norms;  ///< 0 where the norm is below least_norm_k
     buffer_t<float> sums;           ///< sum over candidates of (dL/dlogit) * cosine
-    // info_nce alone; logits are in units of ln 2
+    // the softmax losses alone; logits are in units of ln 2
     buffer_t<float> greatest;  ///< running maximum of the logits
     buffer_t<float> rest;      ///< sum over negatives of exp2(logit - greatest); then its share of the whole sum
-    buffer_t<float> own;       ///< the positive's logit
-    buffer_t<float> log_sums;  ///< log2 of the whole sum of exp2
+    buffer_t<float> own;       ///< the positive's logit; one_set_info_nce: log2 of the sum over positives
+    buffer_t<float>
+        log_sums;  ///< a negative's slope is exp2(logit - log_sums): log2 of the whole sum of exp2, or as it
+                   ///< serves (score_groups.inl)
+    buffer_t<float> negatives;  ///< one_set_info_nce: log2 of the sum over negatives
+    buffer_t<float> each;       ///< one_set_info_nce, of a row: 1 / its positives, or 0
     buffer_t<float> own_accumulator;
     float* accumulator = nullptr;  ///< gradient so far, `[x.rows][accumulator_stride]`, in panels
     std::int64_t accumulator_stride = 0;
 };
 
-enum class objective_t { sigmoid_k, statistics_k, info_nce_k };
+/// What a block is scored for: gradients of a loss, or (those that `gathers`) sums along rows and candidates.
+enum class objective_t { sigmoid_k, statistics_k, info_nce_k, negatives_k, positives_k, groups_k };
+constexpr bool gathers(objective_t objective) {
+    return objective == objective_t::statistics_k || objective == objective_t::negatives_k ||
+           objective == objective_t::positives_k;
+}
 
 /// A positive kept apart from the grid: cell (row, candidate) of a superblock; its weights lie beside, one a band.
 struct exact_t {
@@ -90,6 +99,7 @@ struct score_job_t {
     std::int64_t first_row, first_candidate;
     int row_count, candidate_count;
     objective_t objective;
+    form_t form;          ///< of one_set_info_nce
     bool diagonal;        ///< rows and candidates are the same: only cells right of the diagonal count
     bool both;            ///< candidates get gradients too
     float scale2, bias2;  ///< t and b times log2(e)

@@ -238,12 +238,14 @@ SC_INLINE void finish_tile(score_job_t const& job, int task, tile_t& tile) {
     for (int band = 0; band < bands; ++band) store_weights(job, band, tile);
 }
 
+#include "scaling_contrasts/cpu/score_groups.inl"
+
 template <objective_t objective>
 inline void score_cells(score_job_t const& job, int task) {
     auto const& ladder = *job.ladder;
     int const first_row = task / tasks_a_side_k * task_k, first_candidate = task % tasks_a_side_k * task_k;
     int const slots = task_k * ladder.count;
-    constexpr bool statistics = objective == objective_t::statistics_k;
+    constexpr bool statistics = gathers(objective);
     tile_t tile;
     task_sums_t sums;
     sums.loss = sums.bias = vector_t{};
@@ -258,6 +260,7 @@ inline void score_cells(score_job_t const& job, int task) {
             if (job.diagonal && c + panel_k - 1 <= r) continue;
             tile.row = r, tile.candidate = c;
             begin_tile(job, tile);
+            if (objective == objective_t::positives_k && !tile.positives) continue;
             for (int p = 0; p < ladder.count; ++p) {
                 int const begin = ladder.pair_begin[static_cast<std::size_t>(p)];
                 int const end = ladder.pair_begin[static_cast<std::size_t>(p + 1)];
@@ -270,7 +273,13 @@ inline void score_cells(score_job_t const& job, int task) {
                 if constexpr (objective == objective_t::sigmoid_k) weigh_sigmoid(job, p, tile, sums, lane_sums + slot);
                 if constexpr (objective == objective_t::info_nce_k)
                     weigh_info_nce(job, p, tile, sums, lane_sums + slot);
-                if constexpr (statistics) gather_statistics(job, p, tile, sums, lane_sums + slot, lane_totals + slot);
+                if constexpr (objective == objective_t::groups_k) weigh_groups(job, p, tile, sums, lane_sums + slot);
+                if constexpr (objective == objective_t::statistics_k)
+                    gather_statistics(job, p, tile, sums, lane_sums + slot, lane_totals + slot);
+                if constexpr (objective == objective_t::negatives_k)
+                    gather_negatives(job, p, tile, sums, lane_sums + slot, lane_totals + slot);
+                if constexpr (objective == objective_t::positives_k)
+                    gather_positives(job, p, tile, sums, lane_sums + slot, lane_totals + slot);
             }
             if constexpr (!statistics) finish_tile(job, task, tile);
         }
@@ -290,5 +299,8 @@ inline void score(score_job_t const& job, int task) {
     case objective_t::sigmoid_k: return score_cells<objective_t::sigmoid_k>(job, task);
     case objective_t::info_nce_k: return score_cells<objective_t::info_nce_k>(job, task);
     case objective_t::statistics_k: return score_cells<objective_t::statistics_k>(job, task);
+    case objective_t::negatives_k: return score_cells<objective_t::negatives_k>(job, task);
+    case objective_t::positives_k: return score_cells<objective_t::positives_k>(job, task);
+    case objective_t::groups_k: return score_cells<objective_t::groups_k>(job, task);
     }
 }

@@ -27,6 +27,7 @@ struct input_t {
 
 /// Why an engine whose tile kernels read columns in multiples of `columns` cannot run a problem, as one clause; empty: it can.
 inline std::string unsupported(problem_t const& problem, int columns = 16) {
+    if (problem.loss == loss_t::one_set_info_nce_k) return "one_set_info_nce runs on the CPU only";
     auto const multiple = " is no multiple of " + std::to_string(columns);
     if (problem.rows >= (std::int64_t(1) << 31) - tile_k) return "more than 2^31 rows a device";
     if (problem.dims % columns) return "dims " + std::to_string(problem.dims) + multiple;
