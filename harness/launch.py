@@ -1,4 +1,4 @@
-"""Starts one worker in a session of its own, watches its deadline, ends it for good, and says how it went."""
+"""Starts workers in sessions of their own, watches their deadline, ends them for good, and says how it went."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.configuration import ROOT
 from harness.events import Events
+from harness.share import Share
 from harness.systems import System
 
 FOLDER_VARIABLE = "SCALING_CONTRASTS_FOLDER"  # marks every process of a launch, whatever session it moves to
@@ -90,6 +91,20 @@ def command(system: System, case: Mapping[str, Any], folder: Path, binary: Path)
     return [sys.executable, *worker]
 
 
+def processes(
+    system: System, case: Mapping[str, Any], folder: Path, binary: Path, share: Share | None
+) -> list[tuple[list[str], dict[str, str]]]:
+    """Argument list and variables of every process that this machine starts for a launch."""
+    arguments, variables = command(system, case, folder, binary), environment(case, system.launcher)
+    if share is None:
+        return [(arguments, variables)]
+    if system.launcher == "native":
+        arguments += share.native_flags()
+    else:
+        arguments = [sys.executable, "-m", "harness.worker", str(folder)]
+    return [(arguments, variables | own) for own in share.variables(case, system.launcher)]
+
+
 def native_flags(case: Mapping[str, Any]) -> list[str]:
     """The case as the native binary's flags (docs/contracts.md, section 3)."""
     flags = []
@@ -124,40 +139,45 @@ def launch(
     binary: Path,
     grace_seconds: float = 3.0,
     check_interrupt: Callable[[], None] = lambda: None,
+    share: Share | None = None,
 ) -> Outcome:
     """Run one worker to its end or its deadline. Nothing it started is left running, also when this is interrupted.
 
     `case` is the worker's JSON object; `folder` is emptied first; `check_interrupt` is called about once a second and
-    may raise. Raises OSError when the folder cannot be written.
+    may raise; `share` is this machine's part where several share the launch. Raises OSError when the folder cannot be
+    written.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "case.json").write_text(json.dumps(case | {"target": system.target}))
     kills_before = _kernel_kills()
     start = time.monotonic()
-    late, process = False, None
+    late, started = False, []
     try:
-        process = _start(command(system, case, folder, binary), environment(case, system.launcher), folder)
-        while not _wait(process, min(1.0, start + case["deadline_seconds"] - time.monotonic())):
+        for arguments, variables in processes(system, case, folder, binary, share):
+            started.append(_start(arguments, variables, folder))
+        while not _wait(started, min(1.0, start + case["deadline_seconds"] - time.monotonic())):
             check_interrupt()
             if time.monotonic() - start >= case["deadline_seconds"]:
                 late = True
                 break
+        codes = [code for code in (each.poll() for each in started) if code is not None]
     except ChildProcessError as problem:
         return Outcome("crashed", f"cannot start: {problem}", Events(folder), 0.0)
     finally:
-        _end(process, folder, grace_seconds)
+        _end(started, folder, grace_seconds)
     events = Events.read(folder)
     seconds = time.monotonic() - start
     if late:
         return Outcome("timeout", _lateness(events, case["deadline_seconds"]), events, seconds)
-    status, reason = _classify(events, process.returncode, _kernel_kills() > kills_before, folder)
+    code = next((code for code in codes if code), 0)  # of the process that failed first: the others were ended for it
+    status, reason = _classify(events, code, _kernel_kills() > kills_before, folder)
     return Outcome(status, reason, events, seconds)
 
 
 def _start(arguments: list[str], variables: Mapping[str, str], folder: Path) -> subprocess.Popen:
     """Start a worker, its output going to FOLDER/log.txt. Raises ChildProcessError when there is no such program."""
-    with open(folder / "log.txt", "wb") as log:
+    with open(folder / "log.txt", "ab") as log:
         try:
             return subprocess.Popen(
                 arguments,
@@ -173,22 +193,33 @@ def _start(arguments: list[str], variables: Mapping[str, str], folder: Path) -> 
             raise ChildProcessError(problem.strerror) from None
 
 
-def _wait(process: subprocess.Popen, seconds: float) -> bool:
-    """Whether the process ended within `seconds`. Sleeps meanwhile: polling would disturb what is measured."""
-    seconds = max(0.0, seconds)
+def _wait(started: Sequence[subprocess.Popen], seconds: float) -> bool:
+    """Whether all ended, or one failed, within `seconds`. Sleeps meanwhile: polling would disturb what is measured."""
+    end = time.monotonic() + seconds
+    while True:
+        codes = [process.poll() for process in started]
+        if None not in codes or any(codes):
+            return True
+        left = end - time.monotonic()
+        if left <= 0:
+            return False
+        _sleep_until_one_ends([process for process in started if process.returncode is None], left)
+
+
+def _sleep_until_one_ends(running: Sequence[subprocess.Popen], seconds: float) -> None:
+    descriptors = []
     try:
-        descriptor = os.pidfd_open(process.pid)
+        for process in running:
+            descriptors.append(os.pidfd_open(process.pid))
+        select.select(descriptors, [], [], seconds)
     except OSError:  # an old kernel, or gone already
         try:
-            process.wait(timeout=seconds)
+            running[0].wait(timeout=min(seconds, 0.2) if len(running) > 1 else seconds)
         except subprocess.TimeoutExpired:
-            return False
-        return True
-    try:
-        select.select([descriptor], [], [], seconds)
+            pass
     finally:
-        os.close(descriptor)
-    return process.poll() is not None
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def _in_child() -> None:
@@ -201,25 +232,31 @@ def _in_child() -> None:
         pass
 
 
-def _end(process: subprocess.Popen | None, folder: Path, grace_seconds: float) -> None:
+def _end(started: Sequence[subprocess.Popen], folder: Path, grace_seconds: float) -> None:
     """SIGTERM to whatever is left of a launch, then SIGKILL. Ranks in sessions of their own are found by their mark.
 
-    `process` is None when an interrupt fell between its start and our knowing it: the mark finds it too, though only
+    `started` is empty when an interrupt fell between the start and our knowing it: the mark finds it too, though only
     once it has become the worker, so it is looked for a little longer.
     """
-    if process is not None:
-        if process.poll() is None:
-            _signal(process, signal.SIGTERM)
-            _wait(process, grace_seconds)
+    running = [process for process in started if process.poll() is None]
+    for process in running:
+        _signal(process, signal.SIGTERM)
+    end = time.monotonic() + grace_seconds
+    for process in running:
+        try:
+            process.wait(timeout=max(0.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            pass
+    for process in started:
         _signal(process, signal.SIGKILL)
-    for _ in range(5 if process is not None else 25):
+    for _ in range(5 if started else 25):
         left = marked_processes(folder)
         for pid in left:
             kill(pid)
-        if not left and process is not None:
+        if not left and started:
             break
         time.sleep(0.02)
-    if process is not None:
+    for process in started:
         process.wait()
 
 
