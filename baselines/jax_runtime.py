@@ -1,4 +1,4 @@
-"""What every JAX system shares: one process that drives all devices, inputs, the ladder, one step, memory figures.
+"""What every JAX system shares: one process a machine that drives its devices, inputs, the ladder, one step, memory.
 
 Nothing here sets XLA flags: they count only before JAX starts, so the launcher sets them (no preallocation; on CPU
 `--xla_force_host_platform_device_count`).
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from baselines import cuda_driver, jax_inputs
+from baselines import cuda_driver, jax_inputs, jax_processes
 from baselines.interface import Declaration, Outputs, Unsupported, World, processor_name
 
 DTYPES = {"bfloat16": jnp.bfloat16, "float32": jnp.float32}
@@ -36,20 +36,21 @@ class JaxSystem:
     def unsupported(cls, case: Mapping[str, Any]) -> str | None:
         if case.get("live") is not None:
             return "every device must hold the same number of rows"
-        if case["nodes"] > 1:
-            return "one process drives all devices, so it runs on one machine only"
         return None
 
     def __init__(self, case: Mapping[str, Any], world: World) -> None:
         self.case, self.world = case, world
         self.options: Mapping[str, Any] = case.get("options") or {}
+        if world.world_size > 1:
+            jax_processes.join(world, case["device"])
         devices = jax.devices("gpu" if case["device"] == "cuda" else "cpu")
         if len(devices) < case["world_size"]:
             raise Unsupported(f"needs {case['world_size']} devices, JAX sees {len(devices)}")
         self.devices = devices[: case["world_size"]]
         on_gpu = case["device"] == "cuda"
+        self.local_devices = [each for each in self.devices if each.process_index == jax.process_index()]
         self.device_name = self.devices[0].device_kind if on_gpu else processor_name()
-        self._context_bytes = _context_bytes(len(self.devices)) if on_gpu else None
+        self._context_bytes = _context_bytes(len(self.local_devices)) if on_gpu else None
         mesh = Mesh(np.array(self.devices), ("data",))
         self.by_rows = NamedSharding(mesh, PartitionSpec("data"))
         self.everywhere = NamedSharding(mesh, PartitionSpec())
@@ -105,24 +106,27 @@ class JaxSystem:
         jax.block_until_ready(self._results)
 
     def barrier(self) -> None:
-        """One process: nobody to wait for."""
+        """One process has nobody to wait for."""
+        if self.world.world_size > 1:
+            jax_processes.barrier()
 
     def maximum(self, value: float) -> float:
-        return value
+        return jax_processes.maximum(value) if self.world.world_size > 1 else value
 
     def outputs(self) -> Outputs:
         loss, (gradients, scale_gradient, bias_gradient) = self._results
-        scale_gradient = float(scale_gradient[0])
+        scale_gradient = float(np.asarray(scale_gradient)[0])
         if self.declares.scale_parameter == "log_scale":
             scale_gradient /= self.case["scale"]  # d/dt = d/d(log t) / t
         return Outputs(
             loss=float(loss),
             scale_gradient=scale_gradient,
-            bias_gradient=None if self.case["loss"].endswith("info_nce") else float(bias_gradient[0]),
+            bias_gradient=None if self.case["loss"].endswith("info_nce") else float(np.asarray(bias_gradient)[0]),
             gradients={
-                name: np.asarray(gradient).astype(np.float32)
+                name: jax_processes.local_rows(gradient).astype(np.float32)
                 for name, gradient in zip(self.names, gradients, strict=True)
             },
+            first_row=self.world.rank * len(self.local_devices) * self.case["rows"],
         )
 
     def memory_reset(self) -> None:
@@ -145,7 +149,7 @@ class JaxSystem:
         # JAX's allocator keeps what it once had, so this is a peak over the process, generation of inputs included.
         if self._context_bytes is None:
             return None
-        used = [cuda_driver.used_bytes(ordinal) for ordinal in range(len(self.devices))]
+        used = [cuda_driver.used_bytes(ordinal) for ordinal in range(len(self.local_devices))]
         pairs = zip(used, self._context_bytes, strict=True)
         return None if None in used else max(now - before for now, before in pairs)
 

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from harness import configuration, environment, launch, lock, machine, plan, progress
+from harness import configuration, environment, launch, lock, machine, nodes, plan, progress, team
 from harness.cases import ConfigurationError
 from harness.configuration import Configuration
 from harness.interrupt import Interrupt
+from harness.leader import Leader, Stopped
 from harness.machine import Machine
 from harness.plan import Planned
 from harness.run import Campaign
@@ -43,17 +44,26 @@ def main(argv: Sequence[str]) -> int:
     chosen = configuration.compose(argv)
     here = plan.apply_overrides(machine.detect(), chosen.machine)
     device = plan.choose_device(chosen, here)
-    chosen = chosen.for_device(device)
+    place = nodes.place(chosen.launch)
+    chosen = chosen.for_device(device).on_nodes(place.nodes if place else 1)
     planned = plan.enumerate_cases(chosen, here)
     parent = chosen.path("results") / "measured" / here.slug(device) / chosen.campaign
     if chosen.list:
         rounds = chosen.protocol["rounds"]
         print(plan.listing(*within_budget(chosen, planned, None), rounds, parent))
+        if place:
+            print(place)
         return OK
     if device == "cuda" and not chosen.allow_busy:
         refuse_busy(here)
     with lock.measuring(f"bench campaign={chosen.campaign}", chosen.machine["lock_folder"]):
-        return measure(chosen, here, planned, parent)[0]
+        if place is None:
+            return measure(chosen, here, planned, parent)[0]
+
+        def campaign(leader: Leader) -> int:
+            return measure(chosen, here, leader.unsupported(planned), parent, leader=leader)[0]
+
+        return team.run(place, chosen, here, planned, device, campaign)
 
 
 def within_budget(
@@ -81,15 +91,22 @@ def refuse_busy(here: Machine) -> None:
 
 
 def measure(
-    chosen: Configuration, here: Machine, planned: list[Planned], parent: Path, stream: TextIO | None = None
+    chosen: Configuration,
+    here: Machine,
+    planned: list[Planned],
+    parent: Path,
+    stream: TextIO | None = None,
+    leader: Leader | None = None,
 ) -> tuple[int, Path]:
     """Run planned cases into a new or unfinished run folder under `parent`, which is returned with the exit code.
 
-    Progress goes to `stream` (default: stdout). The caller holds the lock. Raises ConfigurationError when no case fits
-    into the budget, or the folder cannot be written.
+    Progress goes to `stream` (default: stdout); `leader` runs what spans several nodes. The caller holds
+    the lock. Raises ConfigurationError when no case fits into the budget, or the folder cannot be written.
     """
     screen = progress.Progress(stream)
     facts = environment.describe(here, [each.system.package for each in planned])
+    if leader:
+        facts["nodes"] = leader.record()
     identity = fingerprint(chosen, planned, facts)
     with writing(parent), contextlib.ExitStack() as held:
         store, known = find_folder(parent, identity, chosen.resume, screen, held)
@@ -102,7 +119,7 @@ def measure(
             launch.kill(pid)  # left by a run of ours that was killed
         for each in dropped:
             screen.say(f"dropped, over the budget of {chosen.budget}: {each.case.title}")
-        campaign = Campaign(chosen, here, planned, store, screen, dropped)
+        campaign = Campaign(chosen, here, planned, store, screen, dropped, leader)
         record = known | {
             "run_id": store.run_id,
             "fingerprint": identity,
@@ -119,6 +136,8 @@ def measure(
         record.setdefault("before", environment.moment(here))
         store.write_environment(record)
         code = _run(campaign, store, screen)
+        if leader:
+            record["nodes"] = leader.record()  # with those that came back
         record |= {"after": environment.moment(here), "notes": [*known.get("notes", []), *campaign.notes]}
         rows = campaign.ledger.rows(ended=True)
         record["inputs_sha256"] = sorted({row["inputs_sha256"] for row in rows if row.get("inputs_sha256")})
@@ -138,6 +157,9 @@ def _run(campaign: Campaign, store: Store, screen: progress.Progress) -> int:
             campaign.run(interrupt.check)
         except KeyboardInterrupt:
             screen.say(f"interrupted; finished rows are in {_shown(store.folder)}, the same command continues there")
+            return INTERRUPTED
+        except Stopped as problem:
+            screen.say(f"{problem}; finished rows are in {_shown(store.folder)}, the same command continues there")
             return INTERRUPTED
     rows = campaign.ledger.rows(ended=True)
     screen.say("")
@@ -178,11 +200,15 @@ def _systems(campaign: Campaign, store: Store) -> dict[str, Any]:
 
 def fingerprint(chosen: Configuration, planned: Sequence[Planned], facts: dict[str, Any]) -> str:
     """What must be equal for an unfinished run to be continued: configuration, cases, revision, machine, packages."""
+    names = ("host", "gpus", "python", "packages", "git")
     parts = {
         "configuration": chosen.digest,
         "cases": sorted(each.case.case_id for each in planned),
-        "facts": {name: facts[name] for name in ("host", "gpus", "python", "packages", "git")},
+        "facts": {name: facts[name] for name in names},
     }
+    others = [{name: node["facts"][name] for name in names} for node in facts.get("nodes", ())[1:]]
+    if others:  # in whatever order they came
+        parts["nodes"] = sorted(json.dumps(each, sort_keys=True) for each in others)
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

@@ -93,7 +93,7 @@ def _whole(field: str, value: Any, least: int) -> None:
 def enumerate_searches(chosen: Configuration, here: Machine, device: str) -> list[Search]:
     """One search for each system, variant, state and number of ranks. Raises ConfigurationError for unknown names."""
     start = Configuration(chosen.values | {"rows": [chosen.capacity["start_rows"]]}, chosen.overrides)
-    support = Support(here, chosen.path("binary"), chosen.launch["nodes"])
+    support = Support(here, chosen.path("binary"))
     searches = []
     for each in plan.enumerate_cases(start, here):
         # Asked again without the prediction: here the measurement decides what memory holds.

@@ -93,6 +93,7 @@ class Case:
     def title(self) -> str:
         """What progress lines call this case."""
         place = f"{self.world_size} {self.device}" if self.world_size > 1 else self.device
+        place += f" of {self.nodes} nodes" if self.nodes > 1 else ""
         return f"{self.system}:{self.variant} {self.loss} R={self.rows} {self.state} on {place}"
 
     def to_json(self) -> dict[str, Any]:

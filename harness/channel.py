@@ -25,26 +25,32 @@ _SIGNATURE = hashlib.sha256().digest_size
 RESULT_FILES = ("events.*.jsonl", "*.npy", "log.txt")
 
 
+def store_class() -> type:
+    """PyTorch's TCPStore. Raises ConfigurationError where there is no PyTorch."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else a lost peer fills the screen with stack traces
+    try:
+        from torch.distributed import TCPStore
+    except ImportError:
+        raise ConfigurationError("several nodes are coordinated by PyTorch's store; install torch on all") from None
+    return TCPStore
+
+
 def open_store(address: str, port: int = 0, serve: bool = False, seconds: float = 30.0) -> tuple[Any, int]:
     """A TCPStore and its port: a new server that listens on `address` alone, or a client of one.
 
     Raises ConfigurationError where PyTorch is missing or too old, OSError when the store cannot be had.
     """
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else a lost peer fills the screen with stack traces
-    try:
-        from torch.distributed import DistError, TCPStore
-    except ImportError:
-        raise ConfigurationError("several nodes are coordinated by PyTorch's store; install torch on all of them") from None
+    store = store_class()
     options = {"timeout": timedelta(seconds=seconds), "wait_for_workers": False}
     try:
         if not serve:
-            return TCPStore(address, port, None, False, **options), port
+            return store(address, port, None, False, **options), port
         listener = rendezvous.listen(address, port)
         port = listener.getsockname()[1]
-        return TCPStore(address, port, None, True, master_listen_fd=listener.detach(), **options), port
-    except TypeError as problem:
-        raise ConfigurationError(f"this PyTorch's store cannot be told where to listen ({problem}); use 2.4 or newer") from None
-    except (DistError, RuntimeError) as problem:
+        return store(address, port, None, True, master_listen_fd=listener.detach(), **options), port
+    except TypeError:
+        raise ConfigurationError("this PyTorch's store cannot be told where to listen; install 2.4 or newer") from None
+    except RuntimeError as problem:  # DistError is one
         raise OSError(f"the store of {address} does not answer: {str(problem).splitlines()[0]}") from None
 
 

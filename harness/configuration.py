@@ -14,21 +14,26 @@ from typing import Any
 
 from harness.cases import LOSSES, STATES, ConfigurationError
 from harness.inputs import LABEL_LAYOUTS
+from harness.nodes import LOCAL_FIELDS, SOURCES
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
 GROUPS = ("campaign", "protocol", "launch", "machine")
 DTYPES = ("bfloat16", "float32")
 # Where results go and what is shown: changing these does not make it another run.
-_NOT_IDENTITY = ("list", "resume", "allow_busy", "results", "budget")
+NOT_IDENTITY = ("list", "resume", "allow_busy", "results", "budget")
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A composed and checked configuration. `values` is the resolved tree, `overrides` what the user typed."""
+    """A composed and checked configuration. `values` is the resolved tree, `overrides` what the user typed.
+
+    `machines` is how many this run really has: more than one only for a command that launches across nodes.
+    """
 
     values: dict[str, Any]
     overrides: tuple[str, ...] = ()
+    machines: int = 1
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -43,7 +48,8 @@ class Configuration:
     @property
     def digest(self) -> str:
         """SHA-256 of everything that decides what is measured and how."""
-        kept = {key: value for key, value in self.values.items() if key not in _NOT_IDENTITY}
+        kept = {key: value for key, value in self.values.items() if key not in NOT_IDENTITY}
+        kept["launch"] = {key: value for key, value in self.launch.items() if key not in LOCAL_FIELDS}
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
     def for_device(self, device: str) -> Configuration:
@@ -57,7 +63,12 @@ class Configuration:
             if values[name] is None:
                 values[name] = value
         _check(values)
-        return Configuration(values, self.overrides)
+        return Configuration(values, self.overrides, self.machines)
+
+    def on_nodes(self, machines: int) -> Configuration:
+        """The same on so many machines."""
+        values = self.values | {"launch": self.launch | {"nodes": machines}}
+        return Configuration(values, self.overrides, machines)
 
 
 def compose(overrides: Sequence[str] = (), config: str = "bench") -> Configuration:
@@ -147,7 +158,7 @@ def _name_protocol(protocol: dict[str, Any]) -> None:
 
 
 def _check(values: dict[str, Any]) -> None:
-    for name in ("states", "nodes", "dims", "prefixes"):
+    for name in ("states", "dims", "prefixes"):
         if values[name] is None:
             raise ConfigurationError(f"{name} is null; leave it out for the usual one, or give a value")
     _names(values, "losses", LOSSES)
@@ -191,8 +202,13 @@ def _check_protocol(protocol: dict[str, Any]) -> None:
 
 
 def _check_surroundings(launch: dict[str, Any], machine: dict[str, Any]) -> None:
-    if launch["nodes"] != 1:
-        raise ConfigurationError(f"launch.nodes is {launch['nodes']!r}; launching across machines is not implemented")
+    _integer("launch.nodes", launch["nodes"], 1)
+    _one_of("launch.source", launch["source"], SOURCES)
+    _integer("launch.follower_status", launch["follower_status"], 0)
+    for name in ("lost_seconds", "wait_seconds"):
+        if not _is_number(launch[name]) or launch[name] < (2 if name == "lost_seconds" else 0):
+            least = "2 or more: nodes beat once a second" if name == "lost_seconds" else "0 or more"
+            raise ConfigurationError(f"launch.{name} is {launch[name]!r}; give seconds, {least}")
     deadline, grace = launch["deadline_seconds"], launch["grace_seconds"]
     if deadline is not None and not (_is_number(deadline) and deadline > 0):
         raise ConfigurationError(f"launch.deadline_seconds is {deadline!r}; give seconds above 0, or null")

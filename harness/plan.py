@@ -74,7 +74,7 @@ def enumerate_cases(configuration: Configuration, machine: Machine) -> list[Plan
     device = choose_device(configuration, machine)
     registry = systems.load(configuration.path("registry"))
     chosen = systems.select(registry, configuration.systems, configuration.losses)
-    support = Support(machine, configuration.path("binary"), configuration.launch["nodes"])
+    support = Support(machine, configuration.path("binary"), configuration.machines)
     planned: dict[str, Planned] = {}  # by case id: what is asked for twice is measured once
     for nodes, world_size in _worlds(configuration, machine, device):
         for state in configuration.states:
@@ -91,7 +91,7 @@ def _no(field: str):
 
 def _worlds(configuration: Configuration, machine: Machine, device: str) -> Iterable[tuple[int, int]]:
     per_node = configuration.devices_per_node or (len(machine.gpus) if device == "cuda" and machine.gpus else 1)
-    for nodes in configuration.nodes:
+    for nodes in configuration.nodes or [configuration.machines]:
         for world_size in configuration.world_sizes or [per_node * nodes]:
             yield nodes, world_size
 

@@ -76,7 +76,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
                 f"{row['system']}:{row['variant']}",
                 row["loss"],
                 str(row["rows"]),
-                str(row["world_size"]),
+                str(row["world_size"]) + (f" on {row['nodes']} nodes" if row["nodes"] > 1 else ""),
                 row["state"],
                 step_time(row.get("best_seconds")),
                 f"{step_time(low)} to {step_time(high)}" if low is not None else "-",

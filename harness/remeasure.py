@@ -33,7 +33,7 @@ def measure_rows(rows: Sequence[Mapping[str, str]], rounds: int = 5, overrides: 
     chosen.values["campaign"] = "regress"
     here = plan.apply_overrides(machine.detect(), chosen.machine)
     registry = systems.load(chosen.path("registry"))
-    support = Support(here, chosen.path("binary"), chosen.launch["nodes"])
+    support = Support(here, chosen.path("binary"))
     planned = []
     for row in rows:
         found = find(row, registry)

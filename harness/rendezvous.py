@@ -190,7 +190,7 @@ def join(address: str, port: int, token: bytes, hello: Mapping[str, Any]) -> tup
             continue
         with connection:
             return _join(connection, endpoint(address, port), token, hello)
-    raise Unreachable(f"nobody answers on {endpoint(address, port)} ({problem and problem.strerror or 'no answer'})")
+    raise Unreachable(f"nobody answers on {endpoint(address, port)} ({(problem and problem.strerror) or 'no answer'})")
 
 
 def _join(
@@ -206,7 +206,9 @@ def _join(
         if greeting.get("protocol") != PROTOCOL:
             raise Refused(f"node 0 speaks rendezvous protocol {greeting.get('protocol')}, this node {PROTOCOL}")
     except TimeoutError:
-        raise Unreachable(f"{place} takes connections and says nothing") from None  # another service, or a frozen node 0
+        raise Unreachable(
+            f"{place} takes connections and says nothing"
+        ) from None  # another service, or a frozen node 0
     except ConnectionError as problem:
         raise Unreachable(f"{place}: {problem.strerror}") from None
     except (ValueError, KeyError, AttributeError):

@@ -11,6 +11,7 @@ from harness.budget import Budget
 from harness.cases import Case
 from harness.configuration import Configuration, seconds
 from harness.events import Events
+from harness.leader import Leader
 from harness.ledger import Ledger
 from harness.machine import Machine
 from harness.plan import Planned
@@ -25,7 +26,8 @@ _HARNESS_FIELDS = ("rounds", "maximum_range", "retries")
 class Campaign:
     """One run over planned cases. Records every finished launch before the next one starts.
 
-    `dropped` are cases that the time budget has no room for: rows of theirs say so.
+    `dropped` are cases that the time budget has no room for: rows of theirs say so. `leader` launches what spans
+    several nodes.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Campaign:
         store: Store,
         progress: Progress,
         dropped: Sequence[Planned] = (),
+        leader: Leader | None = None,
     ) -> None:
         self.configuration = configuration
         self.machine = machine
@@ -45,6 +48,7 @@ class Campaign:
         self.rounds = configuration.protocol["rounds"]
         self.ledger = Ledger(configuration, planned, store, self.threads)
         self.notes: list[str] = []
+        self._leader = leader
         self._dropped = {each.case.case_id for each in dropped}
         self._budget = Budget(seconds(configuration.budget, "budget"), lambda: progress.elapsed)
         self._gate = gate.Gate(configuration.reference)
@@ -83,7 +87,8 @@ class Campaign:
         self._check_interrupt()
         name = f"{case.case_id}.{actions[0]}"
         folder = self.store.work / name
-        outcome = launch.launch(
+        start = self._leader.launch if self._leader and case.nodes > 1 else launch.launch
+        outcome = start(
             each.system,
             payload,
             folder,

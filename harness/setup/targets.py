@@ -12,6 +12,7 @@ from harness.setup.processes import ROOT, SetupError, foreground, say
 
 Options = Mapping[str, str]
 MEASURED, NOT_AS_EXPECTED, INTERRUPTED = 0, 1, 130  # exit codes of `python -m harness bench`
+FOLLOWED = 10  # asked for, of a node that is not node 0: the rows and the page are there
 
 
 def words(options: Options, name: str) -> list[str]:
@@ -54,7 +55,11 @@ def campaign(options: Options) -> list[str]:
 def bench(options: Options) -> int:
     """Measure a campaign, then render the page, also when some rows failed. The exit code is the campaign's."""
     listing = options.get("LIST", "") not in ("", "0")
-    code = harness(options, "bench", *campaign(options), *(["list=true"] if listing else []))
+    several = any(options.get(name) for name in ("NNODES", "MASTER_ADDR", "SLURM_STEP_NUM_NODES"))
+    more = ["list=true"] if listing else [f"launch.follower_status={FOLLOWED}"] if several else []
+    code = harness(options, "bench", *campaign(options), *more)
+    if code == FOLLOWED:
+        return 0
     if code == INTERRUPTED:
         say("stopped; finished rows are kept, `make report` shows them, the same command goes on from there")
     if listing or code not in (MEASURED, NOT_AS_EXPECTED):
