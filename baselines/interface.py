@@ -41,6 +41,7 @@ class Declaration:
     gradient_scale: str | float = 1.0
     loss_scale: str | float = 1.0
     scalar_scale: str | float = 1.0
+    scalars: tuple[str, ...] = ("scale", "bias")  # of which a step yields gradients, where the loss has them
     scale_parameter: str = "scale"  # what autograd differentiates: "scale" or "log_scale"; outputs are d/d(scale)
     notes: str = ""
     mirrors: str = ""  # upstream revision whose maths this follows, if any
@@ -69,12 +70,12 @@ def processor_name() -> str:
 class Outputs:
     """One step's results on this rank, of the GLOBAL mean loss.
 
-    `gradients` maps "rows", or "images" and "captions", to float32 `[rows_of_this_rank, dims]`. `bias_gradient` is None
-    where the loss has no bias. `first_row` is the global number of the first row held here.
+    `gradients` maps "rows", or "images" and "captions", to float32 `[rows_of_this_rank, dims]`. A scalar's gradient is
+    None where the loss has no such scalar, or the system declares that it yields none. `first_row` is the global number of the first row held here.
     """
 
     loss: float
-    scale_gradient: float
+    scale_gradient: float | None
     bias_gradient: float | None
     gradients: dict[str, np.ndarray]
     first_row: int = 0

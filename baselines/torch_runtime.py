@@ -36,6 +36,7 @@ class TorchSystem:
     """
 
     declares: Declaration
+    compute_dtype = torch.float32  # that a step casts embeddings to before anything else
 
     @classmethod
     def unsupported(cls, case: Mapping[str, Any]) -> str | None:
@@ -79,12 +80,12 @@ class TorchSystem:
         return self.scale_parameter.exp() if self.declares.scale_parameter == "log_scale" else self.scale_parameter
 
     def prefix_loss(self, heads: list[torch.Tensor], scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        """This rank's loss of one prefix: `heads` are the first columns of each set, float32 `[rows, prefix]`."""
+        """This rank's loss of one prefix: `heads` are the first columns of each set, `[rows, prefix]` of `compute_dtype`."""
         raise NotImplementedError
 
     def objective(self) -> torch.Tensor:
-        """This rank's loss over the ladder, float32. Embeddings are cast up once, so prefixes add up in float32."""
-        values = [leaf.float() for leaf in self.leaves]
+        """This rank's loss over the ladder, float32. Embeddings are cast once, so prefixes add up in that dtype."""
+        values = [leaf.to(self.compute_dtype) for leaf in self.leaves]
         scale = self.scale()
         total = torch.zeros((), dtype=torch.float32, device=self.device)
         for prefix, weight in self.ladder:
@@ -124,11 +125,12 @@ class TorchSystem:
         if self.declares.scale_parameter == "log_scale":
             scale_gradient /= self.case["scale"]  # d/dt = d/d(log t) / t
         scalar_factor = factor(self.declares.scalar_scale, size)
+        has_bias = "bias" in self.declares.scalars and self.case["loss"].endswith("sigmoid")
         gradient_factor = self.outer_weight * factor(self.declares.gradient_scale, size)
         return Outputs(
             loss=loss * factor(self.declares.loss_scale, size),
-            scale_gradient=scale_gradient * scalar_factor,
-            bias_gradient=None if self.case["loss"].endswith("info_nce") else bias_gradient * scalar_factor,
+            scale_gradient=scale_gradient * scalar_factor if "scale" in self.declares.scalars else None,
+            bias_gradient=bias_gradient * scalar_factor if has_bias else None,
             gradients={
                 name: (leaf.grad.float() * gradient_factor).cpu().numpy().astype(np.float32)
                 for name, leaf in zip(self.names, self.leaves, strict=True)

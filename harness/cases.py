@@ -10,7 +10,7 @@ from typing import Any
 CONTRACT_VERSION = 1
 LOSSES = ("one_set_sigmoid", "two_set_sigmoid", "info_nce", "one_set_info_nce")
 FORMS = ("nt_xent", "sup_con")  # of one_set_info_nce, as the variant's option `form`
-STATES = {"init": (10.0, -10.0), "trained": (100.0, -10.0)}
+STATES = {"init": (10.0, -10.0), "trained": (100.0, -10.0), "clip": (1 / 0.07, -10.0)}
 STATUSES = (
     "ok",
     "out_of_memory",

@@ -161,7 +161,7 @@ def _check(values: dict[str, Any]) -> None:
     for name in ("states", "dims", "prefixes"):
         if values[name] is None:
             raise ConfigurationError(f"{name} is null; leave it out for the usual one, or give a value")
-    _names(values, "losses", LOSSES)
+    _names(values, "losses", None)
     _names(values, "states", tuple(STATES))
     for name, known in (("labels", LABEL_LAYOUTS), ("dtype", DTYPES), ("gradient_dtype", DTYPES)):
         _one_of(name, values[name], known)
@@ -223,13 +223,14 @@ def _check_surroundings(launch: dict[str, Any], machine: dict[str, Any]) -> None
         raise ConfigurationError(f"machine.lock_folder is {lock_folder!r}; give a path")
 
 
-def _names(values: dict[str, Any], field: str, known: Sequence[str]) -> None:
+def _names(values: dict[str, Any], field: str, known: Sequence[str] | None) -> None:
+    """A list of names, or null. `known` None: whoever reads the registry checks them."""
     given = values[field]
     if given is None:
         return
     if not isinstance(given, list) or not given:
-        raise ConfigurationError(f"{field} is {given!r}; give a list, such as {field}=[{known[0]}]")
-    for name in given:
+        raise ConfigurationError(f"{field} is {given!r}; give a list, such as {field}=[{(known or LOSSES)[0]}]")
+    for name in given if known else ():
         _one_of(field, name, known)
 
 

@@ -88,7 +88,7 @@ def checks_of(case: Case) -> tuple[list[dict[str, Any]], list[str]]:
         small["live"] = _small_live(case, rows)
     own: dict[str, Any] = {"name": "own"}
     notes = []
-    if not _affordable(case, case.rows) and is_softmax(case.loss):
+    if not _affordable(case, case.rows) and not case.loss.endswith("_sigmoid"):
         reduced = case.rows
         while reduced > rows and not _affordable(case, reduced):
             reduced //= 2
@@ -142,15 +142,25 @@ class Gate:
         self._target = reference
         self._answers: dict[str, dict[str, Any]] = {}
 
-    def judge(self, case: Case, launcher: str, checks: Sequence[Mapping[str, Any]], events: Events) -> Verdict:
-        """Compare all checks of a launch with the reference. The worst error of each output counts."""
+    def judge(
+        self,
+        case: Case,
+        launcher: str,
+        checks: Sequence[Mapping[str, Any]],
+        events: Events,
+        reference: str | None = None,
+    ) -> Verdict:
+        """Compare all checks of a launch with the reference. The worst error of each output counts.
+
+        `reference` (module:function) stands in for the gate's own where a system's YAML declares the loss.
+        """
         verdict = Verdict()
         limits = tolerances(case, launcher)
         failures = []
         for check in checks:
             changed = case.to_json() | {k: v for k, v in check.items() if k not in ("name", "sample_rows")}
             scalars = _affordable(case, changed["rows"])
-            answer = self._answer(changed, check.get("sample_rows"), scalars)
+            answer = self._answer(changed, check.get("sample_rows"), scalars, reference or self._target)
             errors, problem = compare(answer, events, check, changed)
             verdict.checks.append({"name": check["name"], "errors": errors, "scalars": scalars})
             verdict.nonfinite |= problem == NONFINITE
@@ -168,13 +178,14 @@ class Gate:
         verdict.failure = "; ".join(failures[:3])
         return verdict
 
-    def _answer(self, case: dict[str, Any], rows: Sequence[int] | None, scalars: bool) -> dict[str, Any]:
+    def _answer(self, case: dict[str, Any], rows: Sequence[int] | None, scalars: bool, target: str) -> dict[str, Any]:
         ignored = ("system", "variant", "options", "gradient_dtype", "state", "contract", "device", "nodes")
-        form = case["options"].get("form")  # of one_set_info_nce: the one option that changes what is computed
+        # The one option that changes what a loss of the design is; a declared loss may have any.
+        kept_options = case["options"].get("form") if target == self._target else case["options"]
         kept = {k: v for k, v in case.items() if k not in ignored}
-        key = json.dumps([kept, form, rows, scalars], sort_keys=True)
+        key = json.dumps([target, kept, kept_options, rows, scalars], sort_keys=True)
         if key not in self._answers:
-            module, _, name = self._target.partition(":")
+            module, _, name = target.partition(":")
             evaluate = getattr(importlib.import_module(module), name)
             self._answers[key] = evaluate(case, rows, scalars)
         return self._answers[key]
@@ -186,15 +197,18 @@ def compare(
     """Errors of one check by output, and what is missing altogether (empty when nothing is).
 
     Loss: relative. Scalar gradients: relative to the sum of their absolute terms. dX: worst band of all sets. Every
-    rank must report the same scalars, so the worst rank counts.
+    rank must report the same scalars, so the worst rank counts. A scalar's gradient that the system declares it does
+    not yield is not asked for.
     """
     errors: dict[str, float | None] = dict.fromkeys(OUTPUTS)
+    declared = next((event.get("declares") or {} for _, event in events.of("start")), {}).get("scalars")
+    undeclared = {f"{name}_gradient" for name in ("scale", "bias") if declared is not None and name not in declared}
     for output, field_name, reference, unit in (
         ("loss", "loss_value", answer["loss"], answer["loss"]),
         ("scale_gradient", "scale_gradient", answer["scale_gradient"], answer["scale_gradient_scale"]),
         ("bias_gradient", "bias_gradient", answer["bias_gradient"], answer["bias_gradient_scale"]),
     ):
-        if reference is None:
+        if reference is None or output in undeclared:
             continue
         values = _scalar(events, check["name"], field_name)
         if not values or None in values:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-LABEL_LAYOUTS = ("pairs", "distinct", "equal", "mixed")
+LABEL_LAYOUTS = ("pairs", "distinct", "equal", "mixed", "fours", "sixteens")
 _MIXED_PATTERN = np.repeat(np.arange(5), (1, 2, 3, 5, 8)).astype(np.int64)
 _GROUP_STREAM = 2
 
@@ -37,6 +37,8 @@ def labels(layout: str, first_row: int, rows: int) -> np.ndarray:
     index = np.arange(first_row, first_row + rows, dtype=np.int64)
     if layout == "pairs":
         return (index // 2).astype(np.int32)
+    if layout in ("fours", "sixteens"):
+        return (index // {"fours": 4, "sixteens": 16}[layout]).astype(np.int32)
     if layout == "distinct":
         return index.astype(np.int32)
     if layout == "equal":

@@ -138,11 +138,15 @@ class Campaign:
         record: dict[str, Any] = {"status": outcome.status, "reason": outcome.reason, "seconds": outcome.seconds}
         record |= self._identity(each, events) | {"notes": notes, "inputs_sha256": self._hash(case)}
         if outcome.status == "ok":
-            verdict = self._gate.judge(case, each.system.launcher, checks, events)
+            reference = each.system.references.get(case.loss)
+            verdict = self._gate.judge(case, each.system.launcher, checks, events, reference)
             record |= {"errors": verdict.errors, "loss_value": verdict.loss_value, "checks": verdict.checks}
             record["memory"] = summary.memory_figures(events, case)
             if verdict.failure:
-                record |= {"status": "nonfinite" if verdict.nonfinite else "wrong", "reason": verdict.failure}
+                status = "nonfinite" if verdict.nonfinite else "wrong"
+                # A documented trap is timed all the same, so that what it costs can be seen.
+                expected = status == "wrong" == each.variant.expected_status(case.state)
+                record |= {"status": status, "reason": verdict.failure, "expected": expected}
         return record
 
     def _identity(self, each: Planned, events: Events) -> dict[str, Any]:

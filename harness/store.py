@@ -65,8 +65,9 @@ class Store:
         return {number: phases[str(number)] for number in numbers}
 
     def failed(self, case_id: str) -> bool:
-        """Whether its check or a round ended otherwise than `ok`."""
-        return any(record["status"] != "ok" for record in self._records.get(case_id, {}).values())
+        """Whether its check or a round ended otherwise than `ok`; not where the check was to end `wrong`."""
+        records = self._records.get(case_id, {}).values()
+        return any(record["status"] != "ok" and not record.get("expected") for record in records)
 
     def missing(self, case_id: str, rounds: int) -> int:
         """Launches that a case still needs: its check and `rounds` rounds. None once it has failed."""

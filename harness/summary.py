@@ -103,7 +103,7 @@ def row(
 
     `check` and `rounds` (in order) are records as the store keeps them, `common` the run's own columns. `interrupted`
     and `not_begun` say why a case stopped or was never timed. Times stand only in rows whose status is `ok`,
-    `too_noisy` or `interrupted`.
+    `too_noisy` or `interrupted`, or `wrong` where that is expected.
     """
     case = each.case
     result = {"schema_version": records.SCHEMA_VERSION, **common, "case_id": case.case_id}
@@ -115,8 +115,8 @@ def row(
         result |= {name: check.get(name) for name in ("device_name", "system_version", "loss_value", "inputs_sha256")}
         result |= {f"{output}_error": value for output, value in (check.get("errors") or {}).items()}
         result |= check.get("memory") or {}
-    failed = next((record for record in [check, *rounds] if record and record["status"] != "ok"), None)
-    if failed:
+    failed = next((record for record in [*rounds, check] if record and record["status"] != "ok"), None)
+    if failed and not failed.get("expected"):
         return result | {"status": failed["status"], "reason": failed["reason"]}
     counted = counted_rounds(rounds, protocol)
     figures = timing(counted)
@@ -124,6 +124,8 @@ def row(
         result |= vars(figures) | {"retries": len(rounds) - len(counted)}
     if interrupted:
         return result | {"status": "interrupted", "reason": interrupted}
+    if failed:
+        return result | {"status": failed["status"], "reason": failed["reason"]}
     if figures is None:
         return result | {"status": "interrupted", "reason": not_begun} if not_begun else None
     remarks = list(check.get("notes") or ()) if check else []

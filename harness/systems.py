@@ -20,6 +20,7 @@ _KEYS = (
     "package",
     "devices",
     "minimum_capability",
+    "losses",
     "variants",
     "predict",
 )
@@ -56,6 +57,7 @@ class System:
     minimum_capability: float
     variants: dict[str, Variant]
     predict: dict[str, float]
+    references: Mapping[str, str] = field(default_factory=dict)  # module:function by declared loss, its gate
 
     @property
     def runs_here(self) -> bool:
@@ -93,6 +95,8 @@ def _system(path: Path, data: Any) -> System:
     if launcher in ("torchrun", "single") and ":" not in str(data.get("target")):
         raise ConfigurationError(f"{path}: target is {data.get('target')!r}; give module:Class")
     variants = _typed(path, "variants", data, dict)
+    references = _references(path, data)
+    known = (*LOSSES, *references)
     return System(
         name=path.stem,
         target=data.get("target"),
@@ -101,15 +105,33 @@ def _system(path: Path, data: Any) -> System:
         package=data.get("package"),
         devices=_devices(path, data),
         minimum_capability=_number(path, "minimum_capability", data.get("minimum_capability", 8.0)),
-        variants={str(name): _variant(f"{path}: variant {name!r}", str(name), each) for name, each in variants.items()},
+        variants={str(n): _variant(f"{path}: variant {n!r}", str(n), each, known) for n, each in variants.items()},
         predict=_predict(path, data),
+        references=references,
     )
 
 
-def _variant(where: str, name: str, data: Any) -> Variant:
-    if not isinstance(data, dict) or data.get("loss") not in LOSSES:
+def _references(path: Path, data: Mapping[str, Any]) -> dict[str, str]:
+    """The losses that a system computes beyond the design's, each with its float64 reference and its definition."""
+    references = {}
+    for name, declared in _typed(path, "losses", data, dict).items():
+        where = f"{path}: loss {name!r}"
+        if not str(name).startswith(("one_set_", "two_set_")) or name in LOSSES:
+            raise ConfigurationError(
+                f"{where} must begin with one_set_ or two_set_, and be none of {', '.join(LOSSES)}"
+            )
+        if not isinstance(declared, dict) or set(declared) != {"reference", "computes"}:
+            raise ConfigurationError(f"{where} must give reference (module:function) and computes (what it is)")
+        if ":" not in str(declared["reference"]):
+            raise ConfigurationError(f"{where}: reference is {declared['reference']!r}; give module:function")
+        references[str(name)] = declared["reference"]
+    return references
+
+
+def _variant(where: str, name: str, data: Any, losses: Sequence[str]) -> Variant:
+    if not isinstance(data, dict) or data.get("loss") not in losses:
         loss = data.get("loss") if isinstance(data, dict) else data
-        raise ConfigurationError(f"{where} has loss {loss!r}; known: {', '.join(LOSSES)}")
+        raise ConfigurationError(f"{where} has loss {loss!r}; known: {', '.join(losses)}")
     for key in data:
         if key not in _VARIANT_KEYS:
             raise ConfigurationError(f"{where} has an unknown key {key!r}; known: {', '.join(_VARIANT_KEYS)}")
@@ -176,6 +198,10 @@ def select(
     if names is not None and (not isinstance(names, list) or not names):
         raise ConfigurationError(f"systems is {names!r}; give a list, such as systems=[native,open_clip:bidir]")
     runnable = [name for name, system in registry.items() if system.runs_here]
+    known = dict.fromkeys([*LOSSES, *(loss for name in runnable for loss in registry[name].references)])
+    for loss in losses or ():
+        if loss not in known:
+            raise ConfigurationError(f"unknown losses {loss!r}; known: {', '.join(known)}")
     chosen: dict[tuple[str, str], tuple[System, Variant]] = {}
     for text in runnable if names is None else names:
         name, _, variant = str(text).partition(":")

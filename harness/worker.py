@@ -138,7 +138,7 @@ class Worker:
             "check",
             name=check["name"],
             loss_value=float(outputs.loss),
-            scale_gradient=float(outputs.scale_gradient),
+            scale_gradient=None if outputs.scale_gradient is None else float(outputs.scale_gradient),
             bias_gradient=None if outputs.bias_gradient is None else float(outputs.bias_gradient),
             gradients=files,
             rows=rows.tolist(),

@@ -21,7 +21,7 @@ the problem (lists joined by commas):
   --loss one_set_sigmoid|two_set_sigmoid|info_nce|one_set_info_nce   --form nt_xent|sup_con (of one_set_info_nce)
   --rows R (per device)   --live L0,L1,...   --dims D
   --prefixes 64,128,...   --prefix-weights W0,W1,...   --scale T   --bias B   --self-pairs true|false
-  --seed N   --labels pairs|distinct|equal|mixed   --dtype bfloat16   --gradient-dtype bfloat16|float32
+  --seed N   --labels pairs|distinct|equal|mixed|fours|sixteens   --dtype bfloat16   --gradient-dtype bfloat16|float32
 where it runs:
   --device cpu|cuda   --world-size N (virtual devices on the CPU)   --threads N (per device)
   --engine auto|cpu-avx512bf16|cpu-avx512|cpu-avx2|cpu-portable|...   (or SCALING_CONTRASTS_ENGINE)   --options key=value,...
@@ -108,7 +108,9 @@ label_layout_t to_labels(std::string const& what, std::string const& text) {
                                      {{"pairs", label_layout_t::pairs_k},
                                       {"distinct", label_layout_t::distinct_k},
                                       {"equal", label_layout_t::equal_k},
-                                      {"mixed", label_layout_t::mixed_k}});
+                                      {"mixed", label_layout_t::mixed_k},
+                                      {"fours", label_layout_t::fours_k},
+                                      {"sixteens", label_layout_t::sixteens_k}});
 }
 
 template <class value_t>

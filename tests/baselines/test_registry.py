@@ -25,11 +25,14 @@ PREDICT = {
 @pytest.mark.parametrize("path", sorted(driver.CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_yaml_is_complete(path: Path) -> None:
     data = yaml.safe_load(path.read_text())
-    assert KEYS <= set(data) and data["name"] == path.stem
+    assert KEYS <= set(data) <= KEYS | {"losses"} and data["name"] == path.stem
+    declared = data.get("losses") or {}
+    for loss in declared.values():
+        assert callable(driver.load(loss["reference"])) and len(loss["computes"]) > 20
     assert data["launcher"] in ("torchrun", "single", "native", "published")
     assert set(data["devices"]) <= {"cpu", "cuda"} and data["variants"]
     for variant in data["variants"].values():
-        assert variant["loss"] in LOSSES and variant["expected_status"] in STATUSES
+        assert variant["loss"] in (*LOSSES, *declared) and variant["expected_status"] in STATUSES
     if data["target"]:
         assert set(data["predict"]) == PREDICT and all(value > 0 for value in data["predict"].values())
         assert (driver.ROOT / (data["target"].split(":")[0].replace(".", "/") + ".py")).is_file()

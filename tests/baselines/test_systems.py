@@ -36,6 +36,7 @@ def quick_variants(name: str, world_size: int) -> list[str]:
         for variant, data in REGISTRY[name]["variants"].items()
         if world_size in (data["world_sizes"] or [world_size])
         and not data["options"].get("compile")
+        and data["options"].get("classes", 0) < 10000  # the same loss with more proxies: seconds a case
         and not load(name).unsupported(driver.make_case(name, variant, world_size=world_size))
     ]
 
@@ -65,7 +66,7 @@ def test_ranks_equal_the_reference(name: str, world_size: int) -> None:
         driver.make_case(name, variant, world_size=world_size, rows=32, **state)
         for variant in quick_variants(name, world_size)
         for state in (*STATES.values(), *([TRAINED] if world_size == 2 else []))
-        if not (state is TRAINED and REGISTRY[name]["variants"][variant]["loss"] == "info_nce")  # see below
+        if not (state is TRAINED and REGISTRY[name]["variants"][variant]["loss"].endswith("info_nce"))
     ]
     for case, outputs in zip(cases, driver.run_ranks(cases), strict=True):
         check_expectation(case, outputs)
@@ -141,6 +142,8 @@ def test_strides_do_not_matter(name: str) -> None:
 @pytest.mark.parametrize("name", CHECKED)
 def test_nan_is_not_hidden(name: str) -> None:
     needs(name)
+    if not load(name).declares.scalars:
+        pytest.skip("takes no scale or bias as tensors")
     for variant in quick_variants(name, 1):
         out = single(driver.make_case(name, variant, scale=float("nan"), bias=-10.0))
         assert math.isnan(out.loss) and math.isnan(out.scale_gradient), variant

@@ -142,7 +142,7 @@ def test_a_loss_without_bias_and_checks_without_scalars_leave_cells_empty(tmp_pa
 )
 def test_the_verdict_names_the_output_and_keeps_the_worst(tmp_path, scalars, output):
     judge = gate.Gate("unused:unused")
-    judge._answer = lambda case, rows, scalars: ANSWER
+    judge._answer = lambda case, rows, scalars, reference: ANSWER
     verdict = judge.judge(CASE, "single", [CHECK], written(tmp_path, **scalars))
     assert verdict.failure.startswith(f"{output} off by ")
     assert "in check own" in verdict.failure
@@ -231,7 +231,29 @@ def test_the_two_forms_have_answers_of_their_own() -> None:
     judge = gate.Gate("baselines.reference:evaluate")
     for form in ("nt_xent", "sup_con"):
         case = Case("s", "one_set_info_nce", "v", rows=38, labels="mixed", options={"form": form}).to_json()
-        asked.append(judge._answer(case, None, True)["loss"])
+        asked.append(judge._answer(case, None, True, "baselines.reference:evaluate")["loss"])
     assert abs(asked[0] - asked[1]) > 1e-3
     with pytest.raises(ConfigurationError, match="s:v has no form; give its options form: nt_xent or sup_con"):
         Case("s", "one_set_info_nce", "v", rows=38)
+
+
+def test_a_declared_loss_is_judged_by_its_own_reference(tmp_path, monkeypatch) -> None:
+    """By the function that the system's YAML names, with its options, and without the scalars the system leaves out."""
+    asked = []
+
+    def evaluate(case, rows, scalars):
+        asked.append(case["options"])
+        return {"loss": 2.0, "scale_gradient": 1.0, "scale_gradient_scale": 1.0, "bias_gradient": None,
+                "bias_gradient_scale": None, "gradients": {}}  # fmt: skip
+
+    monkeypatch.setattr(gate, "evaluate", evaluate, raising=False)
+    start = {"event": "start", "declares": {"scalars": []}}
+    values = {"loss_value": 2.5, "scale_gradient": None, "bias_gradient": None}
+    events = Events(tmp_path, {0: [start, {"event": "check", "name": "own", "gradients": {}, "rows": [], **values}]})
+    judge = gate.Gate("baselines.reference:evaluate")
+    for classes in (3, 4):
+        case = Case("s", "one_set_arcface", "v", rows=8, options={"classes": classes})
+        verdict = judge.judge(case, "torchrun", [CHECK], events, "harness.gate:evaluate")
+        assert verdict.errors["loss"] == 0.25 and verdict.errors["scale_gradient"] is None
+        assert verdict.failure.startswith("loss off by 0.25")
+    assert asked == [{"classes": 3}, {"classes": 4}]

@@ -174,3 +174,14 @@ def test_gradients_are_put_together_by_rank(tmp_path):
     rows, values = Events.read(tmp_path).gradients("own")["rows"]
     assert rows.tolist() == [0, 1, 2, 3]
     assert values[:, 0].tolist() == [0, 0, 1, 1]
+
+
+def test_an_expected_wrong_row_keeps_its_status_and_gets_its_times():
+    check = CHECK | {"status": "wrong", "reason": "dX off", "expected": True}
+    timed = row(check, [a_round([1.0])] * 3)
+    assert (timed["status"], timed["reason"], timed["best_seconds"]) == ("wrong", "dX off", 1.0)
+    assert row(check, [])["status"] == "wrong", "not timed yet"
+    failed = row(check, [a_round([1.0]), {"status": "crashed", "reason": "gone", "blocks": []}])
+    assert failed["status"] == "crashed", "a failure that is not the expected one counts"
+    surprise = row(check | {"expected": False}, [a_round([1.0])])
+    assert surprise["status"] == "wrong" and "best_seconds" not in surprise

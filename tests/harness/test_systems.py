@@ -84,6 +84,29 @@ def test_selection_by_system_variant_and_loss(tmp_path):
         (["one:c"], None, "unknown variant 'one:c'; known: one:a, one:b"),
         (["one:a"], ["info_nce"], "none of these systems computes info_nce; losses offered: info_nce, one_set_sigmoid"),
         ("one", None, "give a list"),
+        (
+            None,
+            ["siglip"],
+            "unknown losses 'siglip'; known: one_set_sigmoid, two_set_sigmoid, info_nce, one_set_info_nce",
+        ),
     ):
         with pytest.raises(ConfigurationError, match=words):
             systems.select(found, names, losses)
+
+
+def test_a_system_may_declare_losses_with_a_reference_each(tmp_path):
+    declared = {"one_set_circle": {"reference": "some.module:evaluate", "computes": "circles"}}
+    variants = {"c": {"loss": "one_set_circle"}}
+    found = registry(tmp_path, GOOD | {"losses": declared, "variants": variants})
+    assert found["one"].references == {"one_set_circle": "some.module:evaluate"}
+    assert [variant.loss for _, variant in systems.select(found, None, ["one_set_circle"])] == ["one_set_circle"]
+    for losses, words in (
+        ({"circle": declared["one_set_circle"]}, "must begin with one_set_ or two_set_"),
+        ({"one_set_sigmoid": declared["one_set_circle"]}, "be none of one_set_sigmoid"),
+        ({"one_set_circle": {"reference": "some.module:evaluate"}}, "must give reference"),
+        ({"one_set_circle": {"reference": "some.module", "computes": "circles"}}, "give module:function"),
+        ({}, "variant 'c' has loss 'one_set_circle'"),
+    ):
+        (tmp_path / "one.yaml").write_text(yaml.safe_dump(GOOD | {"losses": losses, "variants": variants}))
+        with pytest.raises(ConfigurationError, match=words):
+            systems.load(tmp_path)

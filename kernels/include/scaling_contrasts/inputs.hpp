@@ -29,6 +29,8 @@ SCALING_CONTRASTS_HD constexpr std::int32_t label_of(label_layout_t layout, std:
     case label_layout_t::pairs_k: return static_cast<std::int32_t>(row / 2);
     case label_layout_t::distinct_k: return static_cast<std::int32_t>(row);
     case label_layout_t::equal_k: return 0;
+    case label_layout_t::fours_k: return static_cast<std::int32_t>(row / 4);
+    case label_layout_t::sixteens_k: return static_cast<std::int32_t>(row / 16);
     case label_layout_t::mixed_k: {  // blocks of 19 rows hold groups of 1, 2, 3, 5 and 8 rows
         auto const place = row % 19;
         auto const group = (place >= 1) + (place >= 3) + (place >= 6) + (place >= 11);

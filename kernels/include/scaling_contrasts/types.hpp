@@ -22,7 +22,7 @@ enum class loss_t { one_set_sigmoid_k, two_set_sigmoid_k, info_nce_k, one_set_in
 /// What one_set_info_nce normalises a positive pair by: itself and the negatives, or all other rows.
 enum class form_t { nt_xent_k, sup_con_k };
 enum class gradient_type_t { float32_k, bfloat16_k };
-enum class label_layout_t { pairs_k, distinct_k, equal_k, mixed_k };
+enum class label_layout_t { pairs_k, distinct_k, equal_k, mixed_k, fours_k, sixteens_k };
 
 /// How a run or a step ended; the names are those of the result tables.
 enum class status_t { ok_k, out_of_memory_k, nonfinite_k, unsupported_k, timeout_k, crashed_k };
