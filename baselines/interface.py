@@ -71,7 +71,8 @@ class Outputs:
     """One step's results on this rank, of the GLOBAL mean loss.
 
     `gradients` maps "rows", or "images" and "captions", to float32 `[rows_of_this_rank, dims]`. A scalar's gradient is
-    None where the loss has no such scalar, or the system declares that it yields none. `first_row` is the global number of the first row held here.
+    None where the loss has no such scalar, or the system declares that it yields none. `first_row` is the global number
+    of the first row held here.
     """
 
     loss: float

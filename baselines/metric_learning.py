@@ -2,16 +2,16 @@
 
 The package builds lists of pairs or triplets and gathers their distances; its distances normalise rows inside the loss.
 Settings are the page's where it states them: Contrastive margins 0 and 1.4, triplet margin 0.2, ArcFace margin 0.5
-radians; where it states none they are the package's defaults. NT-Xent and SupCon take the case's scale as 1/temperature,
-a constant, as the package has it: no gradient of scale is computed. `baselines/metric_reference.py` defines the losses.
+radians; where it states none they are the package's defaults. NT-Xent and SupCon take the case's scale as a constant
+1/temperature, as the package has it: scale gets no gradient. `baselines/metric_reference.py` defines the losses.
 
 Option `form` goes with `one_set_info_nce`, `classes` with the proxy losses, whose proxies get gradients too, inside the
 step. With `precision: bf16` rows and proxies stay bf16 throughout,
 as on the page, instead of float32.
 
-With ranks, `DistributedLossWrapper` gathers all rows, without gradients for the others', computes the whole loss on every
-rank and multiplies it by the number of ranks: a rank's gradient of its own rows is world_size times that of the global
-loss, and the losses' sum over ranks world_size^2 times it.
+With ranks, `DistributedLossWrapper` gathers all rows, without gradients for the others', computes the whole loss on
+every rank and multiplies it by the number of ranks: a rank's gradient of its own rows is world_size times that of the
+global loss, and the losses' sum over ranks world_size^2 times it.
 """
 
 from __future__ import annotations

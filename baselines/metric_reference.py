@@ -1,17 +1,17 @@
 """Float64 oracles of the losses that only `configs/system/metric_learning.yaml` declares: their gate.
 
-Written from the definitions with NumPy. `u_i` are unit rows, `c` cosines and `d = |u_i - u_j| = sqrt(2 - 2 c)` distances;
-positives of a row are the other rows of its label. Every sum over terms above zero is divided by how many they are, the
-package's "average of nonzero losses"; where there are none it is 0.
+Written from the definitions with NumPy. `u_i` are unit rows, `c` cosines, `d = |u_i - u_j| = sqrt(2 - 2 c)` distances,
+and positives of a row are the other rows of its label. Every sum over terms above zero is divided by how many they
+are, the package's "average of nonzero losses"; where there are none it is 0.
 
     one_set_contrastive       mean of d > 0 over positive pairs plus mean of (1.4 - d) > 0 over negative pairs
     one_set_multi_similarity  mean over rows of log(1 + sum over positives of e^(-2 (c - 0.5))) / 2
                               + log(1 + sum over negatives of e^(50 (c - 0.5))) / 50
     one_set_triplet           mean over triplets (i, p, n) of d_ip - d_in + 0.2, where above zero
     one_set_triplet_hard      the same over one triplet a row: its farthest positive, its nearest negative
-    one_set_arcface           mean over rows of the cross-entropy of 64 cos(u_i, proxy), the own class's angle enlarged by
-                              0.5 radians (where that stays below pi; else cos - 0.5 sin 0.5)
-    one_set_proxy_anchor      over proxies: log(1 + sum over their rows of e^(-32 (c - 0.1))), mean over proxies that have
+    one_set_arcface           mean over rows of the cross-entropy of 64 cos(u_i, proxy), the own class's angle enlarged
+                              by 0.5 radians (where that stays below pi; else cos - 0.5 sin 0.5)
+    one_set_proxy_anchor      over proxies: log(1 + sum over their rows of e^(-32 (c - 0.1))), mean over proxies with
                               rows, plus log(1 + sum over other rows of e^(32 (c + 0.1))), mean over all proxies
 
 The proxy losses have `options.classes` classes; row i is of class `i mod classes`, whatever the case's labels are, and

@@ -80,7 +80,7 @@ class TorchSystem:
         return self.scale_parameter.exp() if self.declares.scale_parameter == "log_scale" else self.scale_parameter
 
     def prefix_loss(self, heads: list[torch.Tensor], scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        """This rank's loss of one prefix: `heads` are the first columns of each set, `[rows, prefix]` of `compute_dtype`."""
+        """This rank's loss of one prefix: `heads` are `[rows, prefix]` of each set, of `compute_dtype`."""
         raise NotImplementedError
 
     def objective(self) -> torch.Tensor:
