@@ -36,6 +36,8 @@ int main() {
     expect_labels(label_layout_t::distinct_k,
                   {17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40});
     expect_labels(label_layout_t::equal_k, {});
+    expect_labels(label_layout_t::fours_k, {4, 4, 4, 5, 5, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7, 8, 8, 8, 8, 9, 9, 9, 9, 10});
+    expect_labels(label_layout_t::sixteens_k, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2});
     expect_labels(label_layout_t::mixed_k, {4, 4, 5, 6, 6, 7, 7, 7, 8, 8, 8, 8, 8, 9, 9, 9, 9, 9, 9, 9, 9, 10, 11, 11});
     return testing::report();
 }

@@ -54,6 +54,8 @@ def test_label_layouts():
     assert inputs.labels("pairs", 3, 4).tolist() == [1, 2, 2, 3]
     assert inputs.labels("distinct", 3, 2).tolist() == [3, 4]
     assert inputs.labels("equal", 3, 2).tolist() == [0, 0]
+    assert inputs.labels("fours", 3, 6).tolist() == [0, 1, 1, 1, 1, 2]
+    assert inputs.labels("sixteens", 15, 3).tolist() == [0, 1, 1]
     mixed = inputs.labels("mixed", 0, 38).tolist()
     assert [mixed.count(group) for group in range(10)] == [1, 2, 3, 5, 8] * 2
     with pytest.raises(ValueError, match="known: pairs"):
