@@ -80,3 +80,7 @@ add_executable(cuda_checks EXCLUDE_FROM_ALL tests/cuda_checks.cu)
 target_link_libraries(cuda_checks PRIVATE scaling_contrasts_headers)
 target_compile_options(cuda_checks PRIVATE -lineinfo)
 sc_use_cuda(cuda_checks)
+# Checks of the domain over several GPUs, or over ranks that share one.
+add_executable(cuda_box_checks EXCLUDE_FROM_ALL tests/cuda_box_checks.cu)
+target_link_libraries(cuda_box_checks PRIVATE scaling_contrasts_headers)
+sc_use_cuda(cuda_box_checks)

@@ -24,6 +24,7 @@ the problem (lists joined by commas):
   --seed N   --labels pairs|distinct|equal|mixed|fours|sixteens   --dtype bfloat16   --gradient-dtype bfloat16|float32
 where it runs:
   --device cpu|cuda   --world-size N (virtual devices on the CPU)   --threads N (per device)
+  --fabric auto|multicast|peer (how GPUs add up: auto takes the switch where it can and nothing forbids it)
   --engine auto|cpu-avx512bf16|cpu-avx512|cpu-avx2|cpu-portable|...   (or SCALING_CONTRASTS_ENGINE)   --options key=value,...
 several boxes, one process each (docs/rails.md); --world-size counts the devices of all:
   --nodes N   --node-rank r   --rendezvous HOST:PORT (box 0 listens)   --token-file F   --interface NAME
@@ -318,6 +319,10 @@ std::map<std::string, setter_t> const& run_setters() {
         {"--device", SC_SET { out.device = to_choice<char const*>(flag, value, {{"cpu", "cpu"}, {"cuda", "cuda"}}); }},
         {"--threads", SC_SET { out.run.threads = static_cast<int>(to_count(flag, value, 1, 4096)); }},
         {"--engine", SC_SET { out.run.engine = value; }},
+        {"--fabric",
+         SC_SET {
+             out.run.fabric =
+                 to_choice<char const*>(flag, value, {{"auto", "auto"}, {"multicast", "multicast"}, {"peer", "peer"}}); }},
         {"--options", SC_SET { add_options(out, value); }},
         {"--actions",
          SC_SET {

@@ -17,6 +17,7 @@ namespace scaling_contrasts::bench {
 struct run_options_t {
     int threads = 1;                             ///< CPU threads of all virtual devices together
     std::string engine = "auto";                 ///< `cpu-avx2`, `sm90`, ...; auto: the best one usable here
+    std::string fabric = "auto";                 ///< auto, multicast, peer: how sums over GPUs are made
     std::map<std::string, std::string> options;  ///< the variant's own settings, `--options key=value,...`
 };
 

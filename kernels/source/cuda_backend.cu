@@ -1,35 +1,47 @@
-// The benchmark's backend for --device cuda: inputs made on the GPU, the engine its architecture calls for, the step
-// replayed as one CUDA graph.
+// The benchmark's backend for --device cuda: inputs made on the GPUs, the engine their architecture calls for, the step replayed
+// as CUDA graphs. Devices are the visible GPUs in order, or virtual ones that share the first.
 #include <algorithm>
 #include <cstring>
 #include <optional>
 
 #include "backend.hpp"
 #include "cuda_sm80.cuh"
-#include "scaling_contrasts/gpu/driver.cuh"
-#include "scaling_contrasts/gpu/graph.cuh"
+#include "scaling_contrasts/box/box.cuh"
 #include "scaling_contrasts/gpu/inputs.cuh"
 
 namespace scaling_contrasts::bench {
 namespace {
 
-constexpr char const* option_names_k[] = {"graph", "superblock", "virtual_devices"};
+constexpr char const* option_names_k[] = {"graph", "superblock", "virtual_devices", "meeting", "deadline_ms"};
 
 bool flag(run_options_t const& options, char const* name, bool otherwise) {
     auto const found = options.options.find(name);
     return found == options.options.end() ? otherwise : found->second == "true";
 }
 
+std::string option(run_options_t const& options, char const* name, char const* otherwise) {
+    auto const found = options.options.find(name);
+    return found == options.options.end() ? otherwise : found->second;
+}
+
+/// Of the current device.
 std::int64_t free_bytes() {
     std::size_t free = 0, total = 0;
     gpu::check(cudaMemGetInfo(&free, &total), "asking for free memory");
     return static_cast<std::int64_t>(free);
 }
 
+domain::fabric_t fabric_of(std::string const& name) {
+    return name == "peer"        ? domain::fabric_t::peer_k
+           : name == "multicast" ? domain::fabric_t::multicast_k
+                                 : domain::fabric_t::auto_k;
+}
+
 /// What is known of device 0 without creating a context; `problem` says why there is none to use.
 struct device_t {
     std::string problem;
     int capability = 0;  ///< 90 for 9.0
+    int count = 0;       ///< devices like it
 };
 
 device_t const& device() {
@@ -54,6 +66,7 @@ device_t const& device() {
         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
         d.capability = major * 10 + minor;
+        d.count = count;
         if (d.capability < 80)
             d.problem = "compute capability " + std::to_string(major) + "." + std::to_string(minor) +
                         " is below 8.0, which bf16 needs";
@@ -89,75 +102,100 @@ class cuda_backend_t final : public backend_t {
   public:
     cuda_backend_t(problem_t const& problem, run_options_t const& options)
         : problem_(problem), options_(options), ledgers_(static_cast<std::size_t>(problem.world_size)) {
-        gpu::check(cudaSetDevice(0), "choosing device 0");
-        gpu::check(cudaFree(nullptr), "creating a context");
-        baseline_free_ = least_free_ = free_bytes();
-        gpu::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
-    }
-    ~cuda_backend_t() override {
-        cudaStreamSynchronize(stream_);
-        cudaStreamDestroy(stream_);
+        for (int device = 0; device < problem.world_size; ++device)
+            ordinals_.push_back(flag(options, "virtual_devices", false) ? 0 : device);
+        for (int const ordinal : gpus()) {
+            gpu::use_device(ordinal);
+            gpu::check(cudaFree(nullptr), "creating a context");
+            baseline_free_.push_back(free_bytes());
+        }
+        least_free_ = baseline_free_;
+        if (problem.world_size > 1) gpu::open_peers(gpus());
+        gpu::use_device(0);
     }
 
     void build() override {
         int const sets = sets_of(problem_.loss);
         std::int64_t const cells = problem_.rows * problem_.dims;
-        std::vector<std::vector<gpu_set_t>> inputs(ledgers_.size());
-        for (int device = 0; device < problem_.world_size; ++device)
+        float const parameters[2] = {static_cast<float>(problem_.scale), static_cast<float>(problem_.bias)};
+        int const side_limit = std::atoi(option(options_, "superblock", "0").c_str());
+        auto const engine = engine_of(problem_, options_);
+        std::vector<gpu::box_t::device_t> devices(ledgers_.size());
+        for (int device = 0; device < problem_.world_size; ++device) {
+            auto const index = static_cast<std::size_t>(device);
+            auto& ledger = ledgers_[index];
+            gpu::use_device(ordinals_[index]);
+            devices[index].ordinal = ordinals_[index];
+            devices[index].ledger = &ledger;
             for (int set = 0; set < sets; ++set) {
-                auto& ledger = ledgers_[static_cast<std::size_t>(device)];
                 auto& slot = slots_.emplace_back();
                 slot.embeddings = gpu::buffer_t<bf16_t>(ledger, cells);
                 if (sets == 1) slot.labels = gpu::buffer_t<std::int32_t>(ledger, problem_.rows);
                 slot.gradient = gpu::buffer_t<std::byte>(ledger, cells * gradient_size());
                 gpu::fill_rows(problem_, set, device * problem_.rows, problem_.rows, slot.embeddings.data(),
-                               slot.labels.data(), stream_);
-                inputs[static_cast<std::size_t>(device)].push_back(
-                    {slot.embeddings.data(), slot.labels.data(), slot.gradient.data()});
+                               slot.labels.data(), nullptr);
+                devices[index].sets.push_back({slot.embeddings.data(), slot.labels.data(), slot.gradient.data()});
             }
-        parameters_ = gpu::buffer_t<float>(ledgers_[0], 2);
-        out_ = gpu::buffer_t<double>(ledgers_[0], 3 * problem_.world_size);
-        float const parameters[2] = {static_cast<float>(problem_.scale), static_cast<float>(problem_.bias)};
-        gpu::check(cudaMemcpy(parameters_.data(), parameters, sizeof parameters, cudaMemcpyHostToDevice),
-                   "copying scale and bias");
-        int side_limit = 0;
-        if (auto const side = options_.options.find("superblock"); side != options_.options.end())
-            side_limit = std::atoi(side->second.c_str());
-        step_inputs_t const in = {problem_,    std::move(inputs), parameters_.data(), parameters_.data() + 1,
-                                  out_.data(), ledgers_,          side_limit};
-        auto const engine = engine_of(problem_, options_);
-        if (engine == "sm90") step_ = make_sm90_step(in);
-        else if (engine == "sm100") step_ = make_sm100_step(in);
-        else step_ = std::make_unique<tiles_step_t<sm80::engine_t>>(in, "sm80");
-        use_graph_ = flag(options_, "graph", true) && step_->launches() <= gpu_step_t::graph_limit_k;
+            parameters_.emplace_back(ledger, 2);
+            out_.emplace_back(ledger, 6);
+            gpu::check(cudaMemcpy(parameters_.back().data(), parameters, sizeof parameters, cudaMemcpyHostToDevice),
+                       "copying scale and bias");
+            devices[index].part = out_.back().data();
+            devices[index].total = problem_.world_size > 1 ? out_.back().data() + 3 : out_.back().data();
+            step_inputs_t const in = {problem_,
+                                      device,
+                                      devices[index].sets,
+                                      parameters_.back().data(),
+                                      parameters_.back().data() + 1,
+                                      out_.back().data(),
+                                      ledger,
+                                      side_limit};
+            devices[index].step = engine == "sm90"    ? make_sm90_step(in)
+                                  : engine == "sm100" ? make_sm100_step(in)
+                                                      : make_tiles_step<sm80::engine_t>(in);
+            gpu::check(cudaDeviceSynchronize(), "making inputs");
+        }
+        if (problem_.world_size > 1) {
+            domain::domain_settings_t settings;
+            settings.fabric = fabric_of(options_.fabric);
+            settings.inbox_bytes = 4096;
+            settings.deadline_seconds = std::atof(option(options_, "deadline_ms", "10000").c_str()) / 1e3;
+            domain_ = std::make_unique<domain::domain_t>(ordinals_, settings);
+            for (auto& ledger : ledgers_) ledger.add(static_cast<std::int64_t>(domain_->bytes_per_rank()));
+        }
+        bool const flags = gpus().size() == ordinals_.size() && option(options_, "meeting", "flags") == "flags";
+        box_ = std::make_unique<gpu::box_t>(problem_, std::move(devices), domain_.get(),
+                                            flags ? gpu::meeting_t::flags_k : gpu::meeting_t::events_k);
+        use_graph_ = flag(options_, "graph", true) && box_->launches() <= gpu::device_step_t::graph_limit_k;
+        // Loads every kernel on every GPU, before one waits for another.
+        if (problem_.world_size > 1) box_->queue_by_events();
         synchronize();
     }
 
-    /// The first step is queued kernel by kernel, which loads them; later ones replay the graph.
+    /// One device's first step is queued kernel by kernel, which loads them; later ones replay the graph.
     void step() override {
-        if (use_graph_ && steps_ == 1) graph_.capture(stream_, [&] { step_->queue(stream_); });
-        if (graph_.captured()) graph_.replay(stream_);
-        else step_->queue(stream_);
+        if (use_graph_ && steps_ == (problem_.world_size > 1 ? 0 : 1)) box_->capture();
+        if (box_->captured()) box_->replay();
+        else box_->queue();
         ++steps_;
     }
     void synchronize() override {
-        gpu::check(cudaStreamSynchronize(stream_), "running the step");
-        least_free_ = std::min(least_free_, free_bytes());
+        box_->synchronize();
+        for (std::size_t i = 0; i < least_free_.size(); ++i) {
+            if (least_free_.size() > 1) gpu::use_device(gpus()[i]);
+            least_free_[i] = std::min(least_free_[i], free_bytes());
+        }
+        gpu::use_device(0);
     }
 
+    /// Every device has the same sums; device 0's are returned.
     scalars_t scalars() override {
         synchronize();
-        std::vector<double> parts(static_cast<std::size_t>(out_.size()));
+        double sums[3];
         gpu::check(
-            cudaMemcpy(parts.data(), out_.data(), static_cast<std::size_t>(out_.bytes()), cudaMemcpyDeviceToHost),
+            cudaMemcpy(sums, out_[0].data() + (problem_.world_size > 1 ? 3 : 0), sizeof sums, cudaMemcpyDeviceToHost),
             "copying the scalars");
-        scalars_t sum;
-        for (std::size_t i = 0; i < parts.size(); i += 3) {
-            sum.loss += parts[i];
-            sum.scale_gradient += parts[i + 1];
-            sum.bias_gradient += parts[i + 2];
-        }
-        return sum;
+        return {sums[0], sums[1], sums[2]};
     }
 
     void gradient_rows(int set, std::span<std::int64_t const> rows, float* out) override {
@@ -167,8 +205,7 @@ class cuda_backend_t final : public backend_t {
         for (std::int64_t const row : rows) {
             auto const& slot = slots_[static_cast<std::size_t>(row / problem_.rows * sets_of(problem_.loss) + set)];
             auto const* from = slot.gradient.data() + static_cast<std::size_t>(row % problem_.rows) * row_bytes.size();
-            gpu::check(cudaMemcpy(row_bytes.data(), from, row_bytes.size(), cudaMemcpyDeviceToHost),
-                       "copying gradients");
+            gpu::check(cudaMemcpy(row_bytes.data(), from, row_bytes.size(), cudaMemcpyDefault), "copying gradients");
             if (size == sizeof(float)) std::memcpy(out, row_bytes.data(), row_bytes.size());
             else
                 for (std::size_t c = 0; c < dims; ++c)
@@ -179,23 +216,25 @@ class cuda_backend_t final : public backend_t {
 
     void memory_reset() override {
         for (auto& ledger : ledgers_) ledger.reset_peak();
-        least_free_ = free_bytes();
+        least_free_ = baseline_free_;
+        synchronize();
     }
 
     /// Of the device that holds most; `device_used` is the whole GPU's, shared equally by virtual devices.
     memory_t memory() override {
         synchronize();
         memory_t memory;
-        std::int64_t peak = 0, inputs = 0, gradients = 0;
+        std::int64_t peak = 0, inputs = 0, gradients = 0, used = 0;
         for (auto const& ledger : ledgers_) peak = std::max(peak, ledger.peak);
         for (auto const& slot : slots_) {
             inputs += slot.embeddings.bytes() + slot.labels.bytes();
             gradients += slot.gradient.bytes();
         }
+        for (std::size_t i = 0; i < least_free_.size(); ++i) used = std::max(used, baseline_free_[i] - least_free_[i]);
         memory.allocated_peak_bytes = peak;
         memory.input_bytes = inputs / problem_.world_size;
         memory.gradient_bytes = gradients / problem_.world_size;
-        memory.device_used_bytes = (baseline_free_ - least_free_) / problem_.world_size;
+        memory.device_used_bytes = used * static_cast<std::int64_t>(gpus().size()) / problem_.world_size;
         return memory;
     }
 
@@ -209,18 +248,23 @@ class cuda_backend_t final : public backend_t {
     };
 
     std::int64_t gradient_size() const { return problem_.gradient_type == gradient_type_t::float32_k ? 4 : 2; }
+    /// The GPUs in use, each once.
+    std::vector<int> gpus() const {
+        if (ordinals_.back() == 0) return {0};
+        return ordinals_;
+    }
 
     problem_t problem_;
     run_options_t options_;
-    std::vector<gpu::ledger_t> ledgers_;  // before the buffers that refer to them
-    cudaStream_t stream_ = nullptr;
-    std::int64_t baseline_free_ = 0, least_free_ = 0;
-    std::vector<slot_t> slots_;        // [device][set]
-    gpu::buffer_t<float> parameters_;  // scale, bias
-    gpu::buffer_t<double> out_;
-    std::unique_ptr<gpu_step_t> step_;
+    std::vector<int> ordinals_;                             // of each device
+    std::vector<gpu::ledger_t> ledgers_;                    // before the buffers that refer to them
+    std::vector<std::int64_t> baseline_free_, least_free_;  // of each GPU
+    std::vector<slot_t> slots_;                             // [device][set]
+    std::vector<gpu::buffer_t<float>> parameters_;          // [device]: scale, bias
+    std::vector<gpu::buffer_t<double>> out_;                // [device]: its part of the scalars, their sums
+    std::unique_ptr<domain::domain_t> domain_;
+    std::unique_ptr<gpu::box_t> box_;
     bool use_graph_ = true;
-    gpu::graph_t graph_;
     std::int64_t steps_ = 0;
 };
 
@@ -233,9 +277,12 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
                " does not run on this GPU; here: " + (engines[0] == "sm80" ? "sm80" : engines[0] + ", sm80");
     for (auto const& [name, value] : options.options)
         if (std::ranges::find(option_names_k, name) == std::end(option_names_k))
-            return "unknown option " + name + "; known are graph, superblock and virtual_devices";
-    if (problem.world_size > 1 && !flag(options, "virtual_devices", false))
-        return "several GPUs are not driven yet; virtual_devices=true lets them take turns on one";
+            return "unknown option " + name + "; known are graph, superblock, virtual_devices, meeting and deadline_ms";
+    if (auto const meeting = option(options, "meeting", "flags"); meeting != "flags" && meeting != "events")
+        return "option meeting is '" + meeting + "'; known are flags and events";
+    if (problem.world_size > device().count && !flag(options, "virtual_devices", false))
+        return std::to_string(problem.world_size) + " GPUs are asked for, " + std::to_string(device().count) +
+               " are here; virtual_devices=true lets them take turns on one";
     return unsupported_by(engine, problem);
 }
 

@@ -8,8 +8,8 @@ bool sm100_built() { return true; }
 
 std::string sm100_unsupported(problem_t const& problem) { return sm80::unsupported(problem, sm100::slab_k); }
 
-std::unique_ptr<gpu_step_t> make_sm100_step(step_inputs_t const& in) {
-    return std::make_unique<tiles_step_t<sm100::engine_t>>(in, "sm100");
+std::unique_ptr<gpu::device_step_t> make_sm100_step(step_inputs_t const& in) {
+    return make_tiles_step<sm100::engine_t>(in);
 }
 
 }  // namespace scaling_contrasts::bench

@@ -29,39 +29,37 @@ void require(gpu_status_t const& status) {
     if (!status) throw failure_t(status.status, status.message);
 }
 
-class sm90_step_t final : public gpu_step_t {
+class sm90_step_t final : public gpu::device_step_t {
   public:
-    explicit sm90_step_t(step_inputs_t const& in) : in_(in), problem_(in.problem) {
-        for (int device = 0; device < problem_.world_size; ++device) {
-            auto const problem = gpu_problem(problem_, device);
-            auto const bytes = static_cast<std::int64_t>(sm90_engine_t::scratch_bytes(problem));
-            scratch_.emplace_back(in.ledgers[static_cast<std::size_t>(device)], bytes);
-            engines_.emplace_back();
-            require(engines_.back().construct(problem, scratch_.back().data()));
-        }
+    explicit sm90_step_t(step_inputs_t const& in)
+        : device_(in.device),
+          problem_(in.problem),
+          set_(in.sets[0]),
+          scale_(in.scale),
+          bias_(in.bias),
+          out_(in.out),
+          scratch_(in.ledger, static_cast<std::int64_t>(sm90_engine_t::scratch_bytes(gpu_problem(problem_, device_)))) {
+        require(engine_.construct(gpu_problem(problem_, device_), scratch_.data()));
     }
-    void queue(cudaStream_t stream) override {
-        for (std::size_t i = 0; i < engines_.size(); ++i)
-            require(engines_[i].begin(set(i).embeddings, set(i).labels, first(i), in_.scale, in_.bias, stream));
-        for (std::size_t i = 0; i < engines_.size(); ++i)
-            for (std::size_t j = 0; j < engines_.size(); ++j)
-                require(engines_[i].score(set(j).embeddings, set(j).labels, static_cast<std::uint32_t>(problem_.rows),
-                                          static_cast<std::uint32_t>(problem_.live_of(static_cast<int>(j))), first(j),
-                                          i == j, stream));
-        for (std::size_t i = 0; i < engines_.size(); ++i)
-            require(engines_[i].finish(set(i).gradient, nullptr, stream, in_.out + 3 * i));
+    void begin(cudaStream_t stream) override {
+        require(engine_.begin(set_.embeddings, set_.labels, device_ * problem_.rows, scale_, bias_, stream));
     }
-    std::int64_t launches() const override { return 4 * static_cast<std::int64_t>(engines_.size() * engines_.size()); }
-    char const* name() const override { return "sm90"; }
+    void score(gpu::candidates_t const& block, cudaStream_t stream) override {
+        require(engine_.score(block.embeddings[0], block.labels, static_cast<std::uint32_t>(problem_.rows),
+                              static_cast<std::uint32_t>(problem_.live_of(block.device)), block.device * problem_.rows,
+                              block.device == device_, stream));
+    }
+    void finish(cudaStream_t stream) override { require(engine_.finish(set_.gradient, nullptr, stream, out_)); }
+    std::int64_t launches() const override { return 4; }
 
   private:
-    gpu_set_t const& set(std::size_t device) const { return in_.sets[device][0]; }
-    std::int64_t first(std::size_t device) const { return static_cast<std::int64_t>(device) * problem_.rows; }
-
-    step_inputs_t in_;
+    int device_;
     problem_t problem_;
-    std::vector<gpu::buffer_t<std::byte>> scratch_;
-    std::vector<sm90_engine_t> engines_;
+    gpu::set_t set_;
+    float const *scale_, *bias_;
+    double* out_;
+    gpu::buffer_t<std::byte> scratch_;
+    sm90_engine_t engine_;
 };
 
 }  // namespace
@@ -74,6 +72,8 @@ std::string sm90_unsupported(problem_t const& problem) {
            "4194304 rows";
 }
 
-std::unique_ptr<gpu_step_t> make_sm90_step(step_inputs_t const& in) { return std::make_unique<sm90_step_t>(in); }
+std::unique_ptr<gpu::device_step_t> make_sm90_step(step_inputs_t const& in) {
+    return std::make_unique<sm90_step_t>(in);
+}
 
 }  // namespace scaling_contrasts::bench

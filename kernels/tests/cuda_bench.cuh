@@ -7,6 +7,7 @@
 
 #include "../source/cuda_sm80.cuh"
 #include "cuda_reference.cuh"
+#include "scaling_contrasts/box/box.cuh"
 #include "scaling_contrasts/gpu/inputs.cuh"
 
 namespace checks {
@@ -50,7 +51,7 @@ class bench_t {
         rows_ = p.rows * p.world_size;
         int const sets = sets_of(p.loss);
         std::size_t const size = p.gradient_type == gradient_type_t::float32_k ? 4 : 2;
-        std::vector<std::vector<bench::gpu_set_t>> inputs(p.world_size);
+        std::vector<std::vector<gpu::set_t>> inputs(p.world_size);
         labels_ = std::make_unique<guarded_t<std::int32_t>>(own_, rows_);
         for (int set = 0; set < sets; ++set) {
             x_.push_back(std::make_unique<guarded_t<bf16_t>>(own_, rows_ * p.dims));
@@ -68,11 +69,24 @@ class bench_t {
         parameters_ = gpu::buffer_t<float>(own_, 2);
         out_ = gpu::buffer_t<double>(own_, 3 * p.world_size);
         set_parameters(p.scale, p.bias);
-        gpu::check(cudaStreamCreate(&stream_), "creating a stream");
-        step_ = std::make_unique<bench::sm80_step_t>(bench::step_inputs_t{
-            case_.problem, inputs, parameters_.data(), parameters_.data() + 1, out_.data(), ledgers_, c.side_limit});
+        totals_ = gpu::buffer_t<double>(own_, 3 * p.world_size);
+        std::vector<gpu::box_t::device_t> devices(p.world_size);
+        for (int device = 0; device < p.world_size; ++device) {
+            devices[device].sets = inputs[device];
+            devices[device].part = out_.data() + 3 * device;
+            devices[device].total = totals_.data() + 3 * device;
+            devices[device].ledger = &ledgers_[device];
+            devices[device].step = bench::make_tiles_step<sm80::engine_t>({case_.problem, device, inputs[device], parameters_.data(),
+                                                          parameters_.data() + 1, out_.data() + 3 * device,
+                                                          ledgers_[device], c.side_limit});
+        }
+        if (p.world_size > 1) {
+            domain::domain_settings_t settings;
+            settings.inbox_bytes = 64;
+            domain_ = std::make_unique<domain::domain_t>(std::vector<int>(p.world_size, 0), settings);
+        }
+        box_ = std::make_unique<gpu::box_t>(case_.problem, std::move(devices), domain_.get(), gpu::meeting_t::events_k);
     }
-    ~bench_t() { cudaStreamDestroy(stream_); }
 
     /// New embeddings; dead rows become NaN, and must not be read.
     void fill(std::uint32_t seed) {
@@ -95,18 +109,18 @@ class bench_t {
         float const values[2] = {float(t), float(b)};
         gpu::check(cudaMemcpy(parameters_.data(), values, sizeof values, cudaMemcpyHostToDevice), "scale and bias");
     }
-    void queue() { step_->queue(stream_); }
+    void queue() { box_->queue(); }
     void run() {
         queue();
         wait();
     }
-    void wait() { gpu::check(cudaStreamSynchronize(stream_), "running a step"); }
-    cudaStream_t stream() const { return stream_; }
+    void wait() { box_->synchronize(); }
+    cudaStream_t stream() const { return box_->stream(0); }
 
     std::vector<double> scalars() const {
-        std::vector<double> parts(out_.size()), sum(3);
-        gpu::check(cudaMemcpy(parts.data(), out_.data(), out_.bytes(), cudaMemcpyDeviceToHost), "scalars");
-        for (std::size_t i = 0; i < parts.size(); ++i) sum[i % 3] += parts[i];
+        std::vector<double> sum(3);
+        auto const* from = domain_ ? totals_.data() + 3 * (case_.problem.world_size - 1) : out_.data();
+        gpu::check(cudaMemcpy(sum.data(), from, 3 * sizeof(double), cudaMemcpyDeviceToHost), "scalars");
         return sum;
     }
     std::vector<std::uint16_t> gradient_bits(std::size_t set) const {
@@ -153,8 +167,9 @@ class bench_t {
     std::vector<std::unique_ptr<guarded_t<std::uint16_t>>> gradient_;
     gpu::buffer_t<float> parameters_;
     gpu::buffer_t<double> out_;
-    cudaStream_t stream_ = nullptr;
-    std::unique_ptr<bench::gpu_step_t> step_;
+    gpu::buffer_t<double> totals_;
+    std::unique_ptr<domain::domain_t> domain_;
+    std::unique_ptr<gpu::box_t> box_;
 };
 
 }  // namespace checks

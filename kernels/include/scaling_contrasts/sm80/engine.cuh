@@ -1,7 +1,7 @@
 // The sm80 engine's host side: buffers of one device, and what is queued for one step.
 //
 //   begin    inverse norms; sums set to zero
-//   maxima   info_nce only, for every block of candidates, then close_maxima
+//   gather   info_nce only, for every block of candidates: maxima and sums, then close_gather
 //   score    for every block of candidates: weights of a superblock, then their products, superblock by superblock
 //   finish   norm corrections, rounding, scalars
 //
@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <span>
 
+#include "scaling_contrasts/box/device_step.cuh"
 #include "scaling_contrasts/gpu/memory.cuh"
 #include "scaling_contrasts/gpu/prep.cuh"
 #include "scaling_contrasts/sm80/finish.cuh"
@@ -18,12 +19,7 @@
 
 namespace scaling_contrasts::sm80 {
 
-/// One set as the caller holds it, on the device.
-struct input_t {
-    bf16_t const* embeddings = nullptr;    ///< [rows][dims]
-    std::int32_t const* labels = nullptr;  ///< [rows], one set only; null: every row is its own group
-    void* gradient = nullptr;              ///< [rows][dims], of the problem's gradient type
-};
+using input_t = gpu::set_t;
 
 /// Why an engine whose tile kernels read columns in multiples of `columns` cannot run a problem, as one clause; empty: it can.
 inline std::string unsupported(problem_t const& problem, int columns = 16) {
@@ -39,15 +35,21 @@ inline std::string unsupported(problem_t const& problem, int columns = 16) {
 
 /// `kernels_t`: what scores and multiplies the tiles of a superblock, see tile_kernels_t.
 template <class kernels_t>
-class basic_engine_t {
+class basic_engine_t final : public gpu::device_step_t {
   public:
     /// Allocates all workspaces on the current device, which must outlive the engine's buffers. `scale` and `bias` are
     /// read, and `out` [3] (loss, dL/dt, dL/db) is written, on the device. `device` numbers the rows: its first one is
     /// device * problem.rows. `side_limit` bounds the superblocks; 0: the engine's choice.
     basic_engine_t(problem_t const& problem, int device, std::span<input_t const> inputs, float const* scale,
                    float const* bias, double* out, gpu::ledger_t& ledger, int side_limit = 0)
-        : problem_(problem), ladder_(make_ladder(problem)), kernels_(ladder_), scale_(scale), bias_(bias), out_(out) {
-        int const live = static_cast<int>(problem.live_of(device)), padded = (live + tile_k - 1) / tile_k * tile_k;
+        : problem_(problem),
+          device_(device),
+          ladder_(make_ladder(problem)),
+          kernels_(ladder_),
+          scale_(scale),
+          bias_(bias),
+          out_(out) {
+        int const live = static_cast<int>(problem.live_of(device)), padded = padded_of(device);
         std::int64_t const statistics = std::int64_t(ladder_.count) * padded,
                            cells = problem.rows * std::int64_t(problem.dims);
         bool const is_float = problem.gradient_type == gradient_type_t::float32_k;
@@ -58,6 +60,10 @@ class basic_engine_t {
             set.products = gpu::buffer_t<float>(ledger, statistics);
             if (!is_float) set.gradient = gpu::buffer_t<float>(ledger, cells);
             set.partial = gpu::buffer_t<double2>(ledger, finish_blocks());
+            std::int64_t candidates = 0;
+            for (int peer = 0; peer < problem.world_size; ++peer)
+                if (peer != device) candidates = std::max(candidates, log_sum_count(peer));
+            set.candidate_norms = gpu::buffer_t<float>(ledger, candidates);
             if (is_nce()) {
                 set.maxima = gpu::buffer_t<float2>(ledger, statistics);
                 set.log_sums = gpu::buffer_t<float>(ledger, statistics);
@@ -88,10 +94,7 @@ class basic_engine_t {
 
     int sets() const { return sets_of(problem_.loss); }
     int side() const { return side_; }
-    /// What other devices' engines need of this one's rows.
-    rows_t const& rows(int set) const { return set_[set].rows; }
-
-    void begin(cudaStream_t stream) {
+    void begin(cudaStream_t stream) override {
         for (int i = 0; i < sets(); ++i) {
             auto const& rows = set_[i].rows;
             gpu::find_inverse_norms(rows.embeddings, rows.rows, rows.padded, ladder_, set_[i].inverse_norms.data(),
@@ -108,10 +111,13 @@ class basic_engine_t {
         clear(positive_logits_.data(), positive_logits_.bytes(), stream);
     }
 
-    /// info_nce: maxima and sums over one block of candidates, `other`'s rows, whose begin() came before.
-    void maxima(basic_engine_t const& other, cudaStream_t stream) { visit(other, pass_t::maxima_k, stream); }
+    bool gathers() const override { return is_nce(); }
+    /// info_nce: maxima and sums over one block of candidates.
+    void gather(gpu::candidates_t const& block, cudaStream_t stream) override {
+        visit(block, pass_t::maxima_k, stream);
+    }
     /// After the maxima over all blocks; before any score.
-    void close_maxima(cudaStream_t stream) {
+    void close_gather(cudaStream_t stream) override {
         for (int i = 0; i < sets(); ++i)
             if (auto const count = set_[i].maxima.size()) {
                 log_sums_kernel<<<grid(count), 256, 0, stream>>>(set_[i].maxima.data(), positive_logits_.data(),
@@ -119,12 +125,13 @@ class basic_engine_t {
                 gpu::check_launch("log_sums_kernel");
             }
     }
-    /// Scores one block of candidates, `other`'s rows (which may be this one's), and adds its part of the gradients.
-    void score(basic_engine_t const& other, cudaStream_t stream) {
-        visit(other, is_nce() ? pass_t::softmax_k : pass_t::sigmoid_k, stream);
+    float const* log_sums(int set) const override { return set_[set].log_sums.data(); }
+    std::int64_t log_sum_count(int device) const override { return std::int64_t(ladder_.count) * padded_of(device); }
+    void score(gpu::candidates_t const& block, cudaStream_t stream) override {
+        visit(block, is_nce() ? pass_t::softmax_k : pass_t::sigmoid_k, stream);
     }
 
-    void finish(cudaStream_t stream) {
+    void finish(cudaStream_t stream) override {
         double const n = static_cast<double>(problem_.live_rows());
         scalars_job_t job = {.slots = slots_.data(),
                              .slot_count = static_cast<int>(slots_.size() / 3),
@@ -151,8 +158,7 @@ class basic_engine_t {
         gpu::check_launch("scalars_kernel");
     }
 
-    /// Kernels that score() queues for one block of candidates: too many do not go into a graph.
-    std::int64_t launches() const {
+    std::int64_t launches() const override {
         std::int64_t const along = (problem_.rows + side_ - 1) / side_;
         return 2 * along * along;
     }
@@ -161,13 +167,16 @@ class basic_engine_t {
     struct set_t {
         input_t input;
         rows_t rows;
-        gpu::buffer_t<float> inverse_norms, products, gradient, log_sums;
+        gpu::buffer_t<float> inverse_norms, products, gradient, log_sums, candidate_norms;
         gpu::buffer_t<float2> maxima;
         gpu::buffer_t<double2> partial;
     };
 
     /// Weights rounded to bf16 cost as much as gradients rounded to bf16 do; fp32 gradients get two parts.
     int parts() const { return problem_.gradient_type == gradient_type_t::float32_k ? 2 : 1; }
+    int padded_of(int device) const {
+        return static_cast<int>((problem_.live_of(device) + tile_k - 1) / tile_k * tile_k);
+    }
     bool is_nce() const { return problem_.loss == loss_t::info_nce_k; }
     int finish_blocks() const {
         return static_cast<int>((problem_.rows + finish_threads_k / 32 - 1) / (finish_threads_k / 32));
@@ -203,10 +212,26 @@ class basic_engine_t {
     /// One pass over one block of candidates. The own block of one set is symmetric: its upper triangle is scored, and
     /// serves rows and columns. The own block of two sets serves both sets; of a foreign one, each set's rows meet the
     /// other set's candidates, and the loss is counted by the first.
-    void visit(basic_engine_t const& other, pass_t pass, cudaStream_t stream) {
-        bool const own = &other == this, one = sets() == 1;
-        walk(0, other.rows(one ? 0 : 1), one && own, own, one && own ? 2.0f : 1.0f, pass, stream);
-        if (!one && !own) walk(1, other.rows(0), false, false, 0.0f, pass, stream);
+    void visit(gpu::candidates_t const& block, pass_t pass, cudaStream_t stream) {
+        bool const own = block.device == device_, one = sets() == 1;
+        walk(0, columns_of(block, one ? 0 : 1, stream), one && own, own, one && own ? 2.0f : 1.0f, pass, stream);
+        if (!one && !own) walk(1, columns_of(block, 0, stream), false, false, 0.0f, pass, stream);
+    }
+
+    /// A set of a block as the kernels see it: the device's own rows, or another's with the norms found anew.
+    rows_t columns_of(gpu::candidates_t const& block, int set, cudaStream_t stream) {
+        if (block.device == device_) return set_[set].rows;
+        rows_t columns;
+        columns.embeddings = block.embeddings[set];
+        columns.labels = block.labels;
+        columns.inverse_norms = set_[set].candidate_norms.data();
+        columns.log_sums = block.log_sums[set];
+        columns.first = block.device * problem_.rows;
+        columns.rows = static_cast<int>(problem_.live_of(block.device));
+        columns.padded = padded_of(block.device);
+        gpu::find_inverse_norms(columns.embeddings, columns.rows, columns.padded, ladder_,
+                                set_[set].candidate_norms.data(), stream);
+        return columns;
     }
 
     /// All superblocks of the rows of `set` against the candidates `columns`. Symmetric: the upper triangle only.
@@ -257,6 +282,7 @@ class basic_engine_t {
     }
 
     problem_t problem_;
+    int device_;
     ladder_t ladder_;
     kernels_t kernels_;
     float const *scale_, *bias_;

@@ -1,0 +1,240 @@
+// The box: one host thread drives all GPUs and waits for none. Each GPU scores its rows against its own block, then walks its
+// peers: GPU g takes g + 1, g + 2, ..., so that no two fetch from one peer at a time. The next block is fetched while the current
+// one is scored, into two buffers that all peers share. Embedding gradients stay where their rows are; three scalars are summed.
+//
+// Devices meet at the start of a step (embeddings are ready), in info_nce between the passes, and in the sum of the scalars.
+// How they meet is one of two:
+//   flags   kernels wait on flags in each other's memory (domain.cuh): the GPUs' work is independent for the host, one graph each
+//   events  streams wait for each other's events: nothing spins, one graph for all; also what virtual devices of one GPU use
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "scaling_contrasts/box/staging.cuh"
+#include "scaling_contrasts/domain/domain.cuh"
+#include "scaling_contrasts/gpu/graph.cuh"
+
+namespace scaling_contrasts::gpu {
+
+enum class meeting_t { flags_k, events_k };
+
+/// Peer access of every GPU to every other one. Throws failure_t unsupported_k where the machine has none.
+inline void open_peers(std::vector<int> const& ordinals) {
+    for (int const from : ordinals)
+        for (int const to : ordinals) {
+            if (from == to) continue;
+            int can = 0;
+            check(cudaDeviceCanAccessPeer(&can, from, to), "asking for peer access");
+            if (!can)
+                throw failure_t(status_t::unsupported_k,
+                                "GPU " + std::to_string(from) + " cannot read the memory of GPU " + std::to_string(to));
+            use_device(from);
+            auto const error = cudaDeviceEnablePeerAccess(to, 0);
+            if (error == cudaErrorPeerAccessAlreadyEnabled) cudaGetLastError();
+            else check(error, "opening peer access");
+        }
+}
+
+class box_t {
+  public:
+    /// What one device brings. Everything lies on its GPU.
+    struct device_t {
+        int ordinal = 0;          ///< its GPU; virtual devices share one
+        std::vector<set_t> sets;  ///< one or two
+        double* part = nullptr;   ///< [3], where its engine's finish writes
+        double* total = nullptr;  ///< [3], gets the sum over devices; may be `part`
+        ledger_t* ledger = nullptr;
+        std::unique_ptr<device_step_t> step;
+    };
+
+    /// `domain` outlives the box; may be null for one device.
+    box_t(problem_t const& problem, std::vector<device_t> devices, domain::domain_t const* domain, meeting_t meeting)
+        : problem_(problem), domain_(domain), meeting_(meeting) {
+        std::int64_t log_sums = 0;
+        for (std::size_t i = 0; i < devices.size(); ++i)
+            log_sums = std::max(log_sums, devices[i].step->log_sum_count(static_cast<int>(i)));
+        for (auto& given : devices) {
+            use_device(given.ordinal);
+            auto& lane = *lanes_.emplace_back(std::make_unique<lane_t>());
+            lane.device = std::move(given);
+            if (devices.size() > 1) lane.staging = std::make_unique<staging_t>(problem_, log_sums, *lane.device.ledger);
+        }
+        use_device(lanes_[0]->device.ordinal);
+    }
+    ~box_t() { synchronize_quietly(); }
+
+    int devices() const { return static_cast<int>(lanes_.size()); }
+    meeting_t meeting() const { return devices() == 1 ? meeting_t::events_k : meeting_; }
+    std::int64_t launches() const {
+        return lanes_[0]->device.step->launches() * devices() * (meeting() == meeting_t::events_k ? devices() : 1);
+    }
+    cudaStream_t stream(int device) const { return lanes_[static_cast<std::size_t>(device)]->main; }
+
+    /// Queues a step as events order it, after what is in device 0's stream, which ends with it.
+    void queue_by_events() {
+        fork_.on(*this);
+        for (int phase = 0; phase < phases(); ++phase) {
+            for (int d = 0; d < devices(); ++d) queue_phase(d, phase, domain::half_t::write_k);
+            if (devices() > 1) meet_by_events();
+        }
+        if (devices() > 1) {
+            for (int d = 0; d < devices(); ++d) add_scalars(d, domain::half_t::add_k);
+            for (int d = 1; d < devices(); ++d) {
+                use_device(ordinal(d));
+                lane(d).done.record(stream(d));
+            }
+            use_device(ordinal(0));
+            for (int d = 1; d < devices(); ++d) lane(d).done.wait(stream(0));
+        }
+        use_device(ordinal(0));
+    }
+
+    /// Queues one device's share of a step, which meets the others' by flags.
+    void queue_by_flags(int device) {
+        use_device(ordinal(device));
+        domain_->meet(device, domain::phase_t::embeddings_k, stream(device));
+        for (int phase = 0; phase < phases(); ++phase) {
+            if (phase) domain_->meet(device, domain::phase_t::log_sums_k, stream(device));
+            queue_phase(device, phase, domain::half_t::both_k);
+        }
+        use_device(ordinal(0));
+    }
+
+    void queue() {
+        if (meeting() == meeting_t::events_k) return queue_by_events();
+        for (int d = 0; d < devices(); ++d) queue_by_flags(d);
+    }
+    void capture() {
+        if (meeting() == meeting_t::events_k) return lane(0).graph.capture(stream(0), [this] { queue_by_events(); });
+        for (int d = 0; d < devices(); ++d) {
+            use_device(ordinal(d));
+            lane(d).graph.capture(stream(d), [this, d] {
+                queue_by_flags(d);
+                use_device(ordinal(d));
+            });
+        }
+        use_device(ordinal(0));
+    }
+    bool captured() const { return lanes_[0]->graph.captured(); }
+    void replay() {
+        int const graphs = meeting() == meeting_t::events_k ? 1 : devices();
+        for (int d = 0; d < graphs; ++d) {
+            if (graphs > 1) use_device(ordinal(d));
+            lane(d).graph.replay(stream(d));
+        }
+        if (graphs > 1) use_device(ordinal(0));
+    }
+
+    /// Returns when all GPUs are done. Throws failure_t, timeout_k where a device missed another.
+    void synchronize() {
+        for (int d = 0; d < devices(); ++d) {
+            use_device(ordinal(d));
+            check(cudaStreamSynchronize(stream(d)), "running the step");
+        }
+        use_device(ordinal(0));
+        if (domain_) domain_->require_all_met();
+    }
+
+  private:
+    struct lane_t {
+        device_t device;
+        stream_t main;
+        event_t met, done;
+        std::unique_ptr<staging_t> staging;
+        graph_t graph;
+    };
+    /// Makes every stream follow device 0's.
+    struct fork_t {
+        void on(box_t& box) {
+            if (box.devices() == 1) return;
+            use_device(box.ordinal(0));
+            box.lane(0).done.record(box.stream(0));
+            for (int d = 1; d < box.devices(); ++d) box.lane(0).done.wait(box.stream(d));
+        }
+    };
+
+    lane_t& lane(int device) { return *lanes_[static_cast<std::size_t>(device)]; }
+    int ordinal(int device) const { return lanes_[static_cast<std::size_t>(device)]->device.ordinal; }
+    bool gathers() const { return lanes_[0]->device.step->gathers(); }
+    /// Stretches between meetings, that of the scalars left out.
+    int phases() const { return gathers() && devices() > 1 ? 2 : 1; }
+
+    void meet_by_events() {
+        for (int d = 0; d < devices(); ++d) {
+            use_device(ordinal(d));
+            lane(d).met.record(stream(d));
+        }
+        for (int d = 0; d < devices(); ++d)
+            for (int peer = 0; peer < devices(); ++peer)
+                if (peer != d) lane(peer).met.wait(stream(d));
+    }
+
+    candidates_t rows_of(int device) {
+        auto const& from = lane(device).device;
+        candidates_t block = {device, {}, from.sets[0].labels, {}};
+        for (std::size_t set = 0; set < from.sets.size(); ++set) {
+            block.embeddings[set] = from.sets[set].embeddings;
+            block.log_sums[set] = from.step->log_sums(static_cast<int>(set));
+        }
+        return block;
+    }
+
+    /// Calls visit(block) for the device's own rows and then for each peer's, fetched.
+    template <class visit_t>
+    void walk(int device, bool log_sums, visit_t&& visit) {
+        auto& own = lane(device);
+        int const peers = devices() - 1;
+        auto peer = [&](int k) {
+            auto block = rows_of((device + k) % devices());
+            if (!log_sums) block.log_sums[0] = block.log_sums[1] = nullptr;
+            return block;
+        };
+        for (int k = 1; k <= std::min(peers, staging_t::buffers_k); ++k) own.staging->fetch(peer(k));
+        visit(rows_of(device));
+        for (int k = 1; k <= peers; ++k) {
+            auto const block = peer(k);
+            own.staging->use(block, own.device.step->log_sum_count(block.device), own.main, visit);
+            if (k + staging_t::buffers_k <= peers) own.staging->fetch(peer(k + staging_t::buffers_k));
+        }
+    }
+
+    void queue_phase(int device, int phase, domain::half_t half) {
+        use_device(ordinal(device));
+        auto& own = lane(device);
+        auto& step = *own.device.step;
+        if (phase == 0) {
+            if (own.staging) own.staging->open(own.main);
+            step.begin(own.main);
+        }
+        if (phase == 0 && gathers()) {
+            walk(device, false, [&](candidates_t const& block) { step.gather(block, own.main); });
+            step.close_gather(own.main);
+            if (phases() == 2) return;
+        }
+        walk(device, gathers(), [&](candidates_t const& block) { step.score(block, own.main); });
+        step.finish(own.main);
+        if (devices() > 1) add_scalars(device, half);
+    }
+
+    void add_scalars(int device, domain::half_t half) {
+        use_device(ordinal(device));
+        auto const& own = lane(device).device;
+        domain_->one_shot(device, own.part, own.total, 3, stream(device), half);
+    }
+
+    void synchronize_quietly() {
+        for (auto& lane : lanes_) {
+            cudaSetDevice(lane->device.ordinal);
+            cudaStreamSynchronize(lane->main);
+        }
+        cudaSetDevice(lanes_[0]->device.ordinal);
+    }
+
+    problem_t problem_;
+    domain::domain_t const* domain_;
+    meeting_t meeting_;
+    fork_t fork_;
+    std::vector<std::unique_ptr<lane_t>> lanes_;
+};
+
+}  // namespace scaling_contrasts::gpu

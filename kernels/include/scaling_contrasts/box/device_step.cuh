@@ -1,0 +1,49 @@
+// What the box asks of an engine: one device's share of a step, block of candidates by block of candidates.
+#pragma once
+#include <cstdint>
+
+#include "scaling_contrasts/gpu/check.cuh"
+
+namespace scaling_contrasts::gpu {
+
+/// One set of rows of one device, on its GPU.
+struct set_t {
+    bf16_t const* embeddings = nullptr;    ///< [rows][dims]
+    std::int32_t const* labels = nullptr;  ///< [rows], one set only; null: every row is its own group
+    void* gradient = nullptr;              ///< [rows][dims], of the problem's gradient type
+};
+
+/// A block of candidates: the live rows of one device, in memory of the GPU that scores them.
+struct candidates_t {
+    int device = 0;                        ///< whose rows; its first row's global number is device * problem.rows
+    bf16_t const* embeddings[2] = {};      ///< of each set, [live][dims]
+    std::int32_t const* labels = nullptr;  ///< [live], one set only
+    float const* log_sums[2] = {};         ///< info_nce's second pass: as log_sums() of that device gave them
+};
+
+/// A device's share of a step. The device is current in every call, everything is queued on the stream given:
+///   begin, [gather for every block, close_gather,] score for every block, finish
+class device_step_t {
+  public:
+    virtual ~device_step_t() = default;
+
+    virtual void begin(cudaStream_t stream) = 0;
+    /// Scores the device's rows against a block, its own or another's, and adds to the gradients of its own rows alone.
+    virtual void score(candidates_t const& block, cudaStream_t stream) = 0;
+    /// Writes the gradients, and this device's part of {loss, dL/dt, dL/db}.
+    virtual void finish(cudaStream_t stream) = 0;
+
+    /// Whether the loss needs a first pass over all blocks (info_nce), with a barrier of all devices behind it.
+    virtual bool gathers() const { return false; }
+    virtual void gather(candidates_t const&, cudaStream_t) {}
+    virtual void close_gather(cudaStream_t) {}
+    /// What close_gather leaves for the other devices: log2 of the sums over candidates, [log_sum_count(device)] of a set.
+    virtual float const* log_sums(int) const { return nullptr; }
+    virtual std::int64_t log_sum_count(int) const { return 0; }
+
+    /// Kernels in a score of one block, about: more than graph_limit_k in a step do not go into a graph.
+    virtual std::int64_t launches() const = 0;
+    static constexpr std::int64_t graph_limit_k = 20000;
+};
+
+}  // namespace scaling_contrasts::gpu
