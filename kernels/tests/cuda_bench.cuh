@@ -76,9 +76,9 @@ class bench_t {
             devices[device].part = out_.data() + 3 * device;
             devices[device].total = totals_.data() + 3 * device;
             devices[device].ledger = &ledgers_[device];
-            devices[device].step = bench::make_tiles_step<sm80::engine_t>({case_.problem, device, inputs[device], parameters_.data(),
-                                                          parameters_.data() + 1, out_.data() + 3 * device,
-                                                          ledgers_[device], c.side_limit});
+            devices[device].step = bench::make_tiles_step<sm80::engine_t>(
+                {case_.problem, device, inputs[device], parameters_.data(), parameters_.data() + 1,
+                 out_.data() + 3 * device, ledgers_[device], c.side_limit});
         }
         if (p.world_size > 1) {
             domain::domain_settings_t settings;
