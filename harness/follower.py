@@ -210,7 +210,8 @@ class _Link:
         self._thread.join(timeout=2.0)
 
     def close(self) -> None:
-        """Let the thread end when it can."""
+        """Let the thread end when it can: should node 0 wake up again, it hears that this line is not used any more."""
+        self._outbox, self._flags = None, {"left": True}
         self._closed.set()
         self._wake.set()
 
@@ -229,8 +230,8 @@ class _Link:
                     self.changed.set()
                 if self.job is None and state.get("launch", 0) >= self.number:
                     self._fetch(line, state)
-                if self._outbox:
-                    self._send(line)
+                if outbox := self._outbox:
+                    self._send(line, *outbox)
                     beaten = 0.0
                 if self._wake.is_set() or time.monotonic() - beaten >= BEAT_SECONDS:
                     self._wake.clear()
@@ -252,8 +253,7 @@ class _Link:
             self.number += 1  # it came and went while this node was away
         self.changed.set()
 
-    def _send(self, line: channel.Channel) -> None:
-        note, folder = self._outbox
+    def _send(self, line: channel.Channel, note: dict[str, Any] | None, folder: Path) -> None:
         if note is not None:
             line.put_files(f"result/{self.number}/{self.rank}/{self.key}", folder, note)
         self._outbox, self.job = None, None

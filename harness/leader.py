@@ -332,6 +332,8 @@ class _Watch:
                 self._notes[rank] = note
                 if note["status"] != "ok" and self._failed_at is None:
                     self._failed_at = time.monotonic()
+                if note["status"] == "cut" and leader._state["over"] < self._number and not self._lost:
+                    self._lost = self._how(member)  # it had given node 0 up
             elif not self._lost and (leader._members[rank] is not member or not leader._present(member)):
                 self._lost = self._how(member)
 
@@ -340,6 +342,8 @@ class _Watch:
         time.sleep(2 * _LOOK_SECONDS)  # if all stood still, the beating thread has noticed by then
         if leader._stood_still > self._start:
             return f"node 0 ({leader.hello['host']}) stood still for longer than {leader._lost_seconds:g} s"
+        if member.rank in self._notes:
+            return f"{member} lost sight of node 0 for longer than {leader._lost_seconds:g} s"
         if leader._members[member.rank] is not member or member.beat.get("left"):
             return f"{member} was started anew"
         first = member.rank * self._local
