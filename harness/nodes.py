@@ -15,7 +15,10 @@ from typing import Any
 from harness.cases import ConfigurationError
 
 # Fields of configs/launch that may differ from node to node and from one start of a run to the next.
-LOCAL_FIELDS = ("node_rank", "master_addr", "master_port", "token_file", "follower_status")
+LOCAL_FIELDS = (
+    *("node_rank", "master_addr", "master_port", "token_file"),
+    *("lost_seconds", "wait_seconds", "follower_status"),
+)
 SOURCES = ("auto", "environment", "slurm", "none")
 _VARIABLES = {
     "nodes": "NNODES",

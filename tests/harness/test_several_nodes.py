@@ -142,13 +142,13 @@ def test_nodes_that_are_killed_or_frozen_cost_one_row_each(nodes, bench):
 def test_a_node_that_does_not_come_back_ends_the_run_and_the_same_commands_continue_it(nodes, bench):
     held = nodes.stub("a", "b")
     held["a"].touch()
-    leading, following = nodes.lead("launch.wait_seconds=3"), nodes.start("launch.wait_seconds=3")
+    leading, following = nodes.lead("launch.wait_seconds=10"), nodes.start()
     until(lambda: len(nodes.workers()) == 2, leading, following)
     following.signal(signal.SIGKILL)
     assert leading.status() == 130
-    assert "did not come back within 3 s; finished rows are in" in leading.said
+    assert "did not come back within 10 s; finished rows are in" in leading.said
     assert statuses(bench) == {"a": "crashed", "b": "interrupted"}
-    leading, following = nodes.lead("launch.wait_seconds=3"), nodes.start("launch.wait_seconds=3")
+    leading, following = nodes.lead(), nodes.start()
     assert (leading.status(), following.status()) == (1, 1)
     assert "continuing" in leading.said
     assert statuses(bench) == {"a": "crashed", "b": "ok"}
