@@ -122,6 +122,9 @@ class System(Protocol):
         On CPU the worker fills in `device_used_bytes` from the process's resident memory.
         """
 
+    def first_use(self) -> dict[str, float | None]:
+        """`compile_seconds` and `autotune_seconds` since `build`; None where a system cannot tell. May be left out."""
+
     def versions(self) -> dict[str, str]:
         """Package versions that matter for this system."""
 

@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from baselines import cuda_driver, jax_inputs, jax_processes
+from baselines.first_use import JaxMeter
 from baselines.interface import Declaration, Outputs, Unsupported, World, processor_name
 
 DTYPES = {"bfloat16": jnp.bfloat16, "float32": jnp.float32}
@@ -69,6 +70,10 @@ class JaxSystem:
         self.bias = jax.device_put(np.array([self.case["bias"]], np.float32), self.everywhere)
         self.prepare()
         jax.block_until_ready(self.values)
+        self._first_use = JaxMeter()
+
+    def first_use(self) -> dict[str, float | None]:
+        return self._first_use.seconds()
 
     def prepare(self) -> None:
         """Whatever a subclass makes once."""

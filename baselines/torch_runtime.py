@@ -14,6 +14,7 @@ import torch
 from torch import distributed
 
 from baselines import torch_inputs
+from baselines.first_use import TorchMeter
 from baselines.interface import Declaration, Outputs, Unsupported, World, factor, processor_name
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -71,6 +72,10 @@ class TorchSystem:
         self.scale_parameter = torch.tensor(stored, dtype=torch.float32, device=self.device, requires_grad=True)
         self.bias = torch.tensor(self.case["bias"], dtype=torch.float32, device=self.device, requires_grad=True)
         self.prepare()
+        self._first_use = TorchMeter()
+
+    def first_use(self) -> dict[str, float | None]:
+        return self._first_use.seconds()
 
     def prepare(self) -> None:
         """Whatever a subclass makes once: loss modules, compiled functions."""

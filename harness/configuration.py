@@ -195,6 +195,7 @@ def _check_protocol(protocol: dict[str, Any]) -> None:
     for name in ("warmup_seconds", "max_block_seconds"):
         if not _is_number(protocol[name]) or protocol[name] < 0:
             raise ConfigurationError(f"protocol.{name} is {protocol[name]!r}; give seconds, 0 or more")
+    _one_of("protocol.cache", protocol["cache"], ("warm", "cold"))
     _integer("protocol.retries", protocol["retries"], 0, optional=False)
     limit = protocol["maximum_range"]
     if limit is not None and (not _is_number(limit) or limit <= 0):

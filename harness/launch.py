@@ -113,6 +113,8 @@ def native_flags(case: Mapping[str, Any]) -> list[str]:
     _add(flags, "options", [f"{key}={_text(value)}" for key, value in case["options"].items()] or None)
     for name in _PROTOCOL_FLAGS:
         _add(flags, name, case["protocol"][name])
+    if case["protocol"].get("cache", "warm") != "warm":
+        _add(flags, "cache", case["protocol"]["cache"])
     for check in case["checks"]:
         pairs = (f"{key}={_text(value, ':')}" for key, value in check.items() if value is not None)
         flags += ["--check", ",".join(pairs)]

@@ -30,6 +30,7 @@ class Ledger:
         self._common = {
             "run_id": store.run_id,
             "protocol": self._protocol["name"],
+            "cache_state": self._protocol["cache"],
             "git_revision": environment.revision()["revision"],
             "environment_file": "environment.json",
             "samples_file": samples.file_name(),
@@ -72,7 +73,7 @@ class Ledger:
             case = each.case
             for number, record in self.store.rounds(case.case_id).items():
                 who = case.case_id, case.system, case.variant, case.rows, number
-                table += [(*who, *map(int, block[:3]), block[3]) for block in record["blocks"]]
+                table += [(*who, *block) for block in record["blocks"]]
         samples.write(self.store.folder, table)
 
     def write_checks(self, folder: Path) -> None:

@@ -4,10 +4,12 @@ It returns the reference's answers, sleeps and allocates what `options` say, and
 
     sleep_seconds, allocate_bytes   of every step
     wild         a file: every other process that adds to it sleeps twice as long, as on a machine that is not quiet
+    clocks_mhz   what the sensors read in turn, the last one for good (default: the machine's own sensors)
     fault        crash, hang, out_of_memory, nan, kill, exit, unsupported; wrong answers: missing_row, world_times_scale
                  (dt times the world size, or doubled for one rank), flip_loss, flip_rows, flip_scale, flip_bias
     fault_rank   the rank that misbehaves (default: every rank)
     fault_when   check or time: the action in which it does (default: both)
+    compile_seconds, autotune_seconds   what it says of its first use
     reference    where the right answers come from, module:function
 """
 
@@ -24,6 +26,20 @@ from typing import Any
 import numpy as np
 
 from baselines.interface import Declaration, Outputs, World
+from harness.sensors import CpuSensors, Reading, Sensors
+
+
+class _Played:
+    """A GPU whose clock falls, and whose energy counter gives a joule a reading."""
+
+    def __init__(self, clocks_mhz: list[float]) -> None:
+        self._clocks, self._reads = clocks_mhz, 0
+
+    def read(self) -> Reading:
+        clock = self._clocks[min(self._reads, len(self._clocks) - 1)]
+        self._reads += 1
+        reasons = ("hw_thermal_slowdown",) if clock < self._clocks[0] else ()
+        return Reading((clock,), (500.0,), reasons, float(self._reads), 0.0)
 
 
 def _turn(counter: str) -> float:
@@ -133,6 +149,15 @@ class Probe:
     def memory(self) -> dict[str, int | None]:
         """Unknown here; the worker reads the process's memory."""
         return dict.fromkeys(("allocated_peak_bytes", "input_bytes", "gradient_bytes", "device_used_bytes"))
+
+    def sensors(self) -> Sensors:
+        """The machine's, or what `clocks_mhz` plays."""
+        clocks = self.options.get("clocks_mhz")
+        return _Played(clocks) if clocks else CpuSensors()
+
+    def first_use(self) -> dict[str, float | None]:
+        """As told."""
+        return {name: self.options.get(name) for name in ("compile_seconds", "autotune_seconds")}
 
     def versions(self) -> dict[str, str]:
         """Only NumPy matters."""

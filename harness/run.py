@@ -189,7 +189,8 @@ class Campaign:
         record = {"status": outcome.status, "reason": outcome.reason, "seconds": outcome.seconds}
         record |= {
             "blocks": summary.blocks_of(outcome.events),
-            "first_step_seconds": outcome.events.largest("first_step", "seconds"),
+            "energy_joules_per_step": summary.energy_of(outcome.events),
+            **summary.first_use_of(outcome.events),
         }
         if outcome.status == "ok" and not record["blocks"]:
             record |= {"status": "crashed", "reason": "ended ok without a timed block"}

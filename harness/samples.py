@@ -8,9 +8,12 @@ import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from harness import sensors
 from harness.records import write_atomically
 
-COLUMNS = ("case_id", "system", "variant", "rows", "round", "rank", "block", "steps", "seconds")
+# What a block is, its wall time, and what the sensors said at its edges.
+COLUMNS = ("case_id", "system", "variant", "rows", "round", "rank", "block", "steps", "seconds", *sensors.FIELDS)
+_WHOLE, _TEXT = ("rows", "round", "rank", "block", "steps"), ("case_id", "system", "variant", "throttle_reasons")
 
 
 def file_name() -> str:
@@ -19,8 +22,11 @@ def file_name() -> str:
 
 
 def write(folder: Path, samples: Iterable[Sequence[object]]) -> Path:
-    """Replace the run's sample file, atomically. `samples` hold COLUMNS in order; seconds are a block's wall time."""
-    table = list(samples)
+    """Replace the run's sample file, atomically. `samples` hold COLUMNS in order; seconds are a block's wall time.
+
+    A list of words becomes one text.
+    """
+    table = [[" ".join(cell) if isinstance(cell, (list, tuple)) else cell for cell in each] for each in samples]
     path = folder / file_name()
     if path.suffix == ".csv":
         out = io.StringIO(newline="")
@@ -32,9 +38,8 @@ def write(folder: Path, samples: Iterable[Sequence[object]]) -> Path:
         import pyarrow
         import pyarrow.parquet
 
-        types = dict.fromkeys(("rows", "round", "rank", "block", "steps"), pyarrow.int64())
-        types |= dict.fromkeys(("case_id", "system", "variant"), pyarrow.string()) | {"seconds": pyarrow.float64()}
-        schema = pyarrow.schema([(name, types[name]) for name in COLUMNS])
+        types = dict.fromkeys(_WHOLE, pyarrow.int64()) | dict.fromkeys(_TEXT, pyarrow.string())
+        schema = pyarrow.schema([(name, types.get(name, pyarrow.float64())) for name in COLUMNS])
         columns = list(zip(*table, strict=True)) or [()] * len(COLUMNS)
         arrays = [pyarrow.array(values, type=schema.field(i).type) for i, values in enumerate(columns)]
         sink = pyarrow.BufferOutputStream()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness import records
+from harness import records, sensors
 from harness.events import Events
 from harness.inputs import sets_of
 from harness.plan import Planned
@@ -17,6 +17,18 @@ _CASE_COLUMNS = (
     "system loss variant state rows dims prefixes dtype gradient_dtype scale bias seed self_pairs world_size nodes "
     "device labels live prefix_weights"
 ).split()
+
+
+ENERGY_SECONDS = 0.5  # less than this is too short for an energy counter
+CLOCKS_FELL = 0.9  # a clock below this share of the run's highest is worth a remark
+# One median over rounds each.
+_MEDIANS = (
+    "first_step_seconds",
+    "compile_seconds",
+    "autotune_seconds",
+    "first_collective_seconds",
+    "energy_joules_per_step",
+)
 
 
 @dataclass(frozen=True)
@@ -31,19 +43,49 @@ class Timing:
     rounds: int
     samples: int
     steps_per_block: int
-    first_step_seconds: float | None
     round_mean_seconds: tuple[float, ...]  # process means in the order of rounds
 
 
-def blocks_of(events: Events) -> list[list[float]]:
-    """`[rank, block, steps, seconds]` of every block of a launch."""
-    return [[rank, event["block"], event["steps"], event["seconds"]] for rank, event in events.of("block")]
+def blocks_of(events: Events) -> list[list[Any]]:
+    """`[rank, block, steps, seconds]` of every block of a launch, then what the sensors said: `sensors.FIELDS`."""
+    return [
+        [rank, event["block"], event["steps"], event["seconds"], *(event.get(name) for name in sensors.FIELDS)]
+        for rank, event in events.of("block")
+    ]
+
+
+def first_use_of(events: Events) -> dict[str, float | None]:
+    """Seconds of a launch's first-use costs, of the rank that spent most. Systems know some of them, or none."""
+    # Where one process drives all devices, its barrier is no collective.
+    collective = events.largest("first_collective", "seconds") if len(events.ranks) > 1 else None
+    return {
+        "first_step_seconds": events.largest("first_step", "seconds"),
+        "compile_seconds": events.largest("first_use", "compile_seconds"),
+        "autotune_seconds": events.largest("first_use", "autotune_seconds"),
+        "first_collective_seconds": collective,
+    }
+
+
+def energy_of(events: Events) -> float | None:
+    """Joules per step, all ranks together, over warm-up and blocks.
+
+    None where a counter is missing, or the steps did not last long enough for one: they move some tens of
+    milliseconds apart.
+    """
+    total = 0.0
+    for rank in events.ranks:
+        spans = [event for kind in ("warm_up", "block") for who, event in events.of(kind) if who == rank]
+        energies = [event.get("energy_joules") for event in spans]
+        if not spans or None in energies or sum(event["seconds"] for event in spans) < ENERGY_SECONDS:
+            return None
+        total += sum(energies) / sum(event["steps"] for event in spans)
+    return total or None
 
 
 def samples_of(blocks: Sequence[Sequence[float]]) -> list[float]:
     """Seconds per step of each block, in order of blocks: the slowest rank's."""
     slowest: dict[int, float] = defaultdict(float)
-    for _, block, steps, seconds in blocks:
+    for _, block, steps, seconds, *_ in blocks:
         slowest[int(block)] = max(slowest[int(block)], seconds / steps)
     return [slowest[block] for block in sorted(slowest)]
 
@@ -56,7 +98,6 @@ def timing(rounds: Sequence[Mapping[str, Any]]) -> Timing | None:
         return None
     flat = [value for each in samples for value in each]
     means = [statistics.fmean(each) for each in samples]
-    firsts = [each["first_step_seconds"] for each in rounds if each.get("first_step_seconds") is not None]
     return Timing(
         best_seconds=min(flat),
         median_seconds=statistics.median(flat),
@@ -66,9 +107,35 @@ def timing(rounds: Sequence[Mapping[str, Any]]) -> Timing | None:
         rounds=len(samples),
         samples=len(flat),
         steps_per_block=int(min(block[2] for each in rounds for block in each["blocks"])),
-        first_step_seconds=statistics.median(firsts) if firsts else None,
         round_mean_seconds=tuple(means),
     )
+
+
+def conditions(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the sensors said at the edges of all blocks, and the medians of first-use costs and energy."""
+    blocks = [block[4:] for each in rounds for block in each["blocks"] if len(block) > 4]
+    lows, highs, powers, reasons, _, loads = ([block[i] for block in blocks] for i in range(len(sensors.FIELDS)))
+    power = [value for value in powers if value is not None]
+    found = {
+        "clock_low_mhz": min((value for value in lows if value is not None), default=None),
+        "clock_high_mhz": max((value for value in highs if value is not None), default=None),
+        "power_watts": statistics.fmean(power) if power else None,
+        "throttle_reasons": sorted({reason for each in reasons for reason in each or ()}),
+        "load_average": max((value for value in loads if value is not None), default=None),
+    }
+    for name in _MEDIANS:
+        known = [each[name] for each in rounds if each.get(name) is not None]
+        found[name] = statistics.median(known) if known else None
+    return found
+
+
+def throttled(found: Mapping[str, Any]) -> str:
+    """A remark on clocks that were held down, empty when they were not. CPU clocks wander and give no remark."""
+    low, high, reasons = (found[name] for name in ("clock_low_mhz", "clock_high_mhz", "throttle_reasons"))
+    if found["power_watts"] is None or low is None or low >= CLOCKS_FELL * high:
+        return ""
+    why = f" ({', '.join(reasons)})" if reasons else ""
+    return f"clocks fell to {low:.0f} of {high:.0f} MHz{why}"
 
 
 def memory_figures(events: Events, case: Any) -> dict[str, int | None]:
@@ -121,7 +188,8 @@ def row(
     counted = counted_rounds(rounds, protocol)
     figures = timing(counted)
     if figures is not None:
-        result |= vars(figures) | {"retries": len(rounds) - len(counted)}
+        found = conditions(counted)
+        result |= vars(figures) | found | {"retries": len(rounds) - len(counted)}
     if interrupted:
         return result | {"status": "interrupted", "reason": interrupted}
     if failed:
@@ -129,6 +197,7 @@ def row(
     if figures is None:
         return result | {"status": "interrupted", "reason": not_begun} if not_begun else None
     remarks = list(check.get("notes") or ()) if check else []
+    remarks += filter(None, [throttled(found)])
     if figures.rounds < protocol["rounds"]:
         remarks.insert(0, f"{figures.rounds} of {protocol['rounds']} rounds")
     if too_noisy(rounds, protocol):

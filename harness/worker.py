@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from baselines.interface import Unsupported, World
-from harness import memory, timing
+from harness import caches, memory, sensors, timing
 
 OUT_OF_MEMORY_WORDS = (
     "out of memory",
@@ -145,7 +145,16 @@ class Worker:
         )
 
     def _time(self) -> None:
-        timing.measure(self._own(), self.case["protocol"], self.emit)
+        system, protocol = self._own(), self.case["protocol"]
+        ranks = self.case["world_size"] // self.case["nodes"]
+        # A process for each rank drives one device; one process for all drives them all.
+        ordinals = [self.world.local_rank] if self.world.world_size == self.case["world_size"] else range(ranks)
+        device = self.case["device"]
+        found = system.sensors() if hasattr(system, "sensors") else sensors.of_process(device, ordinals)
+        flush = caches.flush_of(device, ordinals) if protocol.get("cache") == "cold" else None
+        timing.measure(system, protocol, self.emit, read=found.read, flush=flush)
+        if hasattr(system, "first_use"):
+            self.emit("first_use", **system.first_use())
 
     def _memory(self) -> None:
         system = self._own()

@@ -33,6 +33,7 @@ several boxes, one process each (docs/rails.md); --world-size counts the devices
 what is done:
   --actions check,time,memory   --check name=small,rows=64,scale=5,bias=-1,sample_rows=0:7:9 (repeatable)
   --warmup-steps N   --warmup-seconds S   --blocks N   --steps-per-block N   --max-block-seconds S
+  --cache warm|cold (cold: caches are flushed before each timed step)
   --deadline-seconds S   --folder F   --json (events to stdout)
 recorded only: --contract --system --variant --state --protocol
 )";
@@ -335,6 +336,7 @@ std::map<std::string, setter_t> const& run_setters() {
         {"--blocks", SC_SET { out.timing.blocks = static_cast<int>(to_count(flag, value)); }},
         {"--steps-per-block", SC_SET { out.timing.steps_per_block = static_cast<int>(to_count(flag, value)); }},
         {"--max-block-seconds", SC_SET { out.timing.max_block_seconds = to_seconds(flag, value); }},
+        {"--cache", SC_SET { out.timing.cold = to_choice<bool>(flag, value, {{"warm", false}, {"cold", true}}); }},
         {"--deadline-seconds", SC_SET { out.deadline_seconds = to_seconds(flag, value); }},
         {"--folder",
          SC_SET {

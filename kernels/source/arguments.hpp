@@ -29,6 +29,7 @@ struct timing_t {
     int blocks = 3;
     int steps_per_block = 100;
     double max_block_seconds = 10.0;
+    bool cold = false;  ///< caches are flushed before each step of a block
 };
 
 struct arguments_t {

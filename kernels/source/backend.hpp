@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cache_flush.hpp"
 #include "scaling_contrasts/types.hpp"
 
 namespace scaling_contrasts::bench {
@@ -50,8 +51,13 @@ class backend_t {
     /// Forgets the peaks measured so far.
     virtual void memory_reset() = 0;
     virtual memory_t memory() = 0;
+    /// Empties the devices' caches, and returns when that is done; the buffers for it count in no figure.
+    virtual void flush_caches() { flush_(); }
     /// The engine that runs, such as `cpu-avx512bf16` or `sm90`.
     virtual std::string engine() const = 0;
+
+  private:
+    cache_flush_t flush_;
 };
 
 /// One kind of device: what is built in, what is usable here, and how to make a backend.
@@ -60,6 +66,7 @@ struct backend_factory_t {
     std::vector<std::string> engines_built;       ///< empty: this binary was built without the device
     std::vector<std::string> engines_usable;      ///< on this machine
     std::vector<std::string> device_names;        ///< one per device present
+    std::vector<std::string> bus_ids;             ///< PCI addresses of GPUs, one per device present
     std::map<std::string, std::string> versions;  ///< driver, runtime, compiler
     /// Why the problem cannot run here, as one clause; empty: it can.
     std::string (*unsupported)(problem_t const&, run_options_t const&) = nullptr;

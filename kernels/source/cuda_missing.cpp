@@ -9,6 +9,7 @@ backend_factory_t const& cuda_factory() {
         .engines_built = {},
         .engines_usable = {},
         .device_names = {},
+        .bus_ids = {},
         .versions = {},
         .unsupported = [](problem_t const&, run_options_t const&) -> std::string {
             return "this binary was built without CUDA; install nvcc and build again";

@@ -12,6 +12,7 @@
 #include "npy.hpp"
 #include "process_memory.hpp"
 #include "scaling_contrasts/inputs.hpp"
+#include "sensors.hpp"
 #include "sha256.hpp"
 #include "sleep_backend.hpp"
 
@@ -28,6 +29,7 @@ backend_factory_t const& factory_of(arguments_t const& arguments) {
         .engines_built = {"sleep"},
         .engines_usable = {"sleep"},
         .device_names = {"sleep"},
+        .bus_ids = {},
         .versions = {},
         .unsupported = [](problem_t const&, run_options_t const&) { return std::string(); },
         .make = [](problem_t const& problem, run_options_t const& options) -> std::unique_ptr<backend_t> {
@@ -195,32 +197,57 @@ class run_t {
 
     void time(backend_t& backend) {
         auto const& timing = arguments_.timing;
+        auto ids = factory_.bus_ids;
+        ids.resize(std::min(ids.size(), static_cast<std::size_t>(arguments_.problem.world_size)));
+        sensors_t const sensors(ids);
+        auto before = sensors.read();
         double const begin = seconds_now();
+        double elapsed = 0;
         int steps = 0;
-        for (double elapsed = 0; steps < timing.warmup_steps || elapsed < timing.warmup_seconds; ++steps) {
+        for (; steps < timing.warmup_steps || elapsed < timing.warmup_seconds; ++steps) {
             require_time();
             backend.step();
             backend.synchronize();
             elapsed = seconds_now() - begin;
         }
-        double const estimate = steps > 0 ? (seconds_now() - begin) / steps : 0;
+        json_t warm_up;
+        warm_up.integer("steps", std::int64_t{steps}).number("seconds", elapsed);
+        reporter_.event("warm_up", sensors_t::add(warm_up, before, sensors.read()));
+        double const estimate = steps > 0 ? elapsed / steps : 0;
         int per_block = timing.steps_per_block;
         if (estimate * per_block > timing.max_block_seconds)
             per_block = std::max(2, static_cast<int>(timing.max_block_seconds / estimate));
         per_block = std::min(per_block, std::max(2, timing.steps_per_block));
         for (int block = 0; block < timing.blocks; ++block) {
             require_time();
+            before = sensors.read();
             backend.synchronize();
-            double const block_begin = seconds_now();
-            for (int i = 0; i < per_block; ++i) backend.step();
-            backend.synchronize();
-            double const seconds = seconds_now() - block_begin;
+            double const seconds = timing.cold ? cold_block(backend, per_block) : warm_block(backend, per_block);
             summary_.step_seconds.push_back(seconds / per_block);
-            reporter_.event("block", json_t()
-                                         .integer("block", std::int64_t{block})
-                                         .integer("steps", std::int64_t{per_block})
-                                         .number("seconds", seconds));
+            json_t event;
+            event.integer("block", std::int64_t{block})
+                .integer("steps", std::int64_t{per_block})
+                .number("seconds", seconds);
+            reporter_.event("block", sensors_t::add(event, before, sensors.read()));
         }
+    }
+    static double warm_block(backend_t& backend, int steps) {
+        double const begin = seconds_now();
+        for (int i = 0; i < steps; ++i) backend.step();
+        backend.synchronize();
+        return seconds_now() - begin;
+    }
+    /// Seconds of the steps alone: each begins with empty caches and ends with the devices done.
+    static double cold_block(backend_t& backend, int steps) {
+        double seconds = 0;
+        for (int i = 0; i < steps; ++i) {
+            backend.flush_caches();
+            double const begin = seconds_now();
+            backend.step();
+            backend.synchronize();
+            seconds += seconds_now() - begin;
+        }
+        return seconds;
     }
 
     void measure_memory(backend_t& backend) {
@@ -270,7 +297,7 @@ int run_case(arguments_t const& given) {
     arguments_t arguments = given;
     if (!arguments.events) {  // for people: short and readable
         arguments.actions = {"time", "memory"};
-        arguments.timing = {3, 0.2, 5, 20, 1.0};
+        arguments.timing = {3, 0.2, 5, 20, 1.0, arguments.timing.cold};
     } else if (arguments.actions.empty()) {
         arguments.actions = {"time", "memory"};
     }
