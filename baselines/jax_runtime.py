@@ -148,7 +148,13 @@ class JaxSystem:
             "input_bytes": (values + labels) // devices,
             "gradient_bytes": sum(value.size for value in self.values) * itemsize // devices,
             "device_used_bytes": self._device_used_bytes(),
+            "allocator_peak_bytes": self._allocator_peak_bytes(),
         }
+
+    def _allocator_peak_bytes(self) -> int | None:
+        """The allocator's own peak, a second opinion on the analysis. It cannot be reset, so it is never too low."""
+        peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in self.devices]
+        return None if None in peaks else max(peaks)
 
     def _device_used_bytes(self) -> int | None:
         # JAX's allocator keeps what it once had, so this is a peak over the process, generation of inputs included.

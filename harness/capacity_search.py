@@ -56,6 +56,11 @@ class Search:
         place = f"{self.case.world_size} {self.case.device}" if self.case.world_size > 1 else self.case.device
         return f"{self.system.name}:{self.variant.name} {self.case.loss} {self.case.state} on {place}"
 
+    @property
+    def predict(self) -> Mapping[str, float]:
+        """The formula: the variant's keys before the system's."""
+        return self.system.predict | self.variant.predict
+
     def at(self, rows: int) -> Case:
         """The case of another R."""
         return dataclasses.replace(self.case, rows=rows)
@@ -99,7 +104,7 @@ class Search:
         low, high = 0, _PREDICTABLE_ROWS
         while low < high:
             middle = (low + high + 1) // 2
-            fits = cost.predict_bytes(self.at(middle), self.system.predict) <= self.limit_bytes
+            fits = cost.predict_bytes(self.at(middle), self.predict) <= self.limit_bytes
             low, high = (middle, high) if fits else (low, middle - 1)
         return low if low < _PREDICTABLE_ROWS else None
 
@@ -118,7 +123,7 @@ class Search:
             "largest_rows": low or None,
             "largest_launches": len(self.of(low)) or None,
             "largest_fitted": len(fitted) or None,
-            "predicted_bytes": cost.predict_bytes(self.at(low), self.system.predict) if low else None,
+            "predicted_bytes": cost.predict_bytes(self.at(low), self.predict) if low else None,
             "limit_bytes": self.limit_bytes,
             "failing_rows": high,
             "failing_launches": len(self.of(high)) or None,

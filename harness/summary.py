@@ -11,7 +11,7 @@ from typing import Any
 from harness import records, sensors
 from harness.events import Events
 from harness.inputs import sets_of
-from harness.plan import Planned
+from harness.plan import Planned, size
 
 _CASE_COLUMNS = (
     "system loss variant state rows dims prefixes dtype gradient_dtype scale bias seed self_pairs world_size nodes "
@@ -20,6 +20,7 @@ _CASE_COLUMNS = (
 
 
 ENERGY_SECONDS = 0.5  # less than this is too short for an energy counter
+MEMORY_SLACK, MEMORY_SLACK_BYTES = 0.02, 2 << 20  # by which two counts of memory may differ without a remark
 CLOCKS_FELL = 0.9  # a clock below this share of the run's highest is worth a remark
 # One median over rounds each.
 _MEDIANS = (
@@ -150,11 +151,27 @@ def memory_figures(events: Events, case: Any) -> dict[str, int | None]:
     inputs = elements * width[case.dtype] if inputs is None else inputs
     gradients = events.largest("memory", "gradient_bytes")
     gradients = elements * width[case.gradient_dtype] if gradients is None else gradients
+    used = events.largest("memory", "device_used_bytes")
     return {
         "allocated_peak_bytes": peak,
         "step_peak_bytes": None if peak is None else max(0, peak - inputs - gradients),
-        "device_used_bytes": events.largest("memory", "device_used_bytes"),
+        "device_used_bytes": used,
+        "allocator_driver_difference_bytes": None if peak is None or used is None else used - peak,
     }
+
+
+def memory_remarks(events: Events) -> list[str]:
+    """Where two counts of the same memory contradict each other; empty when they do not."""
+    peak, used, second = (
+        events.largest("memory", name) for name in ("allocated_peak_bytes", "device_used_bytes", "allocator_peak_bytes")
+    )
+    remarks = []
+    # The driver sees all that an allocator has, and more: contexts, code, what the allocator keeps for later.
+    if peak is not None and used is not None and used < (1 - MEMORY_SLACK) * peak - MEMORY_SLACK_BYTES:
+        remarks.append(f"the allocator counts {size(peak)}, the driver sees only {size(used)}")
+    if peak is not None and second is not None and second < (1 - MEMORY_SLACK) * peak - MEMORY_SLACK_BYTES:
+        remarks.append(f"the program's analysis says {size(peak)}, its allocator had at most {size(second)}")
+    return remarks
 
 
 def row(

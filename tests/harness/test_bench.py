@@ -37,7 +37,7 @@ def state(folder):
     for path in folder.glob("state/*.json"):
         case_id, phase, _ = path.name.split(".")
         if phase != "check":
-            found[case_id, int(phase)] = json.loads(path.read_text())["blocks"]
+            found[case_id, int(phase)] = [block[:4] for block in json.loads(path.read_text())["blocks"]]
     return found
 
 
@@ -140,9 +140,12 @@ def test_a_yardstick_is_timed_without_a_check(bench):
 
 def test_without_pyarrow_samples_are_csv(tmp_path, monkeypatch):
     monkeypatch.setattr(sample_file.importlib.util, "find_spec", lambda name: None)
-    path = sample_file.write(tmp_path, [("id", "probe", "a", 8, 0, 0, 1, 3, 0.25)])
+    sensed = [1700.0, 1980.0, 500.0, ["a", "b"], None, 1.5]
+    path = sample_file.write(tmp_path, [("id", "probe", "a", 8, 0, 0, 1, 3, 0.25, *sensed)])
     assert path.name == sample_file.file_name() == "samples.csv"
-    assert path.read_text() == ",".join(sample_file.COLUMNS) + "\nid,probe,a,8,0,0,1,3,0.25\n"
+    assert (
+        path.read_text() == ",".join(sample_file.COLUMNS) + "\nid,probe,a,8,0,0,1,3,0.25,1700.0,1980.0,500.0,a b,,1.5\n"
+    )
 
 
 def test_the_protocol_reads_length_and_size(bench):
@@ -216,6 +219,32 @@ def test_what_the_budget_left_out_is_done_when_the_command_is_given_again(bench)
     assert [second[rows]["status"] for rows in ("8", "16")] == ["ok", "ok"]
     assert second["8"] == first["8"], "what is finished is not measured again"
     assert not (folder / "state").exists()
+
+
+def test_conditions_of_a_run_stand_in_its_row_and_its_samples(bench):
+    played = {"clocks_mhz": [1980, 1980, 1980, 1200], "sleep_seconds": 0.1, "compile_seconds": 2.5}
+    bench.system("probe", {"falls": played, "own": {}})
+    assert bench.run("protocol.cache=cold", "protocol.warmup_steps=6").returncode == 0
+    rows = bench.rows()
+    row = rows["falls"]
+    assert row["reason"] == "clocks fell to 1200 of 1980 MHz (hw_thermal_slowdown)"
+    assert (row["clock_low_mhz"], row["clock_high_mhz"], row["power_watts"]) == ("1200", "1980", "500.0")
+    assert (row["throttle_reasons"], row["cache_state"]) == ("hw_thermal_slowdown", "cold")
+    assert (row["compile_seconds"], row["autotune_seconds"], row["first_collective_seconds"]) == ("2.5", "", "")
+    # three spans of a joule each (the warm-up and two blocks) over 6 + 3 + 3 steps
+    assert float(row["energy_joules_per_step"]) == pytest.approx(3 / 12)
+    assert rows["own"]["load_average"] and not rows["own"]["power_watts"] and not rows["own"]["energy_joules_per_step"]
+    parquet = pytest.importorskip("pyarrow.parquet")
+    (first, *_) = [
+        each
+        for each in parquet.read_table(bench.runs()[0] / "samples.parquet").to_pylist()
+        if each["variant"] == "falls"
+    ]
+    assert (first["clock_low_mhz"], first["throttle_reasons"], first["energy_joules"]) == (
+        1200,
+        "hw_thermal_slowdown",
+        1,
+    )
 
 
 def test_a_noisy_case_is_measured_again_and_then_said_to_be_so(bench):

@@ -19,7 +19,7 @@ from harness.cases import ConfigurationError
 from harness.events import Events
 from harness.machine import Gpu, Machine
 from harness.store import Store
-from tests.harness.conftest import ROOT
+from tests.harness.conftest import PREDICT, ROOT
 
 MIB = 1 << 20
 BUDGET = 70 * MIB
@@ -321,3 +321,15 @@ def test_a_damaged_file_names_the_column(tmp_path):
 def test_configuration_errors_are_of_the_known_kind():
     with pytest.raises(ConfigurationError):
         capacity.compose(["capacity.confirmations=-1"])
+
+
+def test_a_variant_s_own_formula_is_the_one_that_predicts(bench, capsys):
+    """Two variants of one system, the second with half the bytes per element: it holds twice the rows."""
+    linear = {"bytes_per_cell": 0.0, "bytes_per_element": 1000.0}
+    light = {"loss": "one_set_sigmoid", "options": {}, "predict": {"bytes_per_element": 500.0}}
+    bench.system("probe", {"whole": {}, "light": light}, predict=PREDICT | linear)
+    assert main(["capacity", *arguments(bench, "capacity.memory_bytes=64000000", "list=true")]) == 0
+    shown = capsys.readouterr().out
+    # 64,000,000 bytes over 32 columns of 1000 and of 500 bytes
+    lines = {line.split()[0]: line.split() for line in shown.splitlines() if line.startswith("probe:")}
+    assert "2000" in lines["probe:whole"] and "4000" in lines["probe:light"]

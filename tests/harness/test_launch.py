@@ -53,7 +53,8 @@ def test_a_worker_does_its_actions_in_order(tmp_path):
     outcome = start(tmp_path, actions=("check", "time", "memory"))
     assert (outcome.status, outcome.reason) == ("ok", "")
     kinds = [event["event"] for event in outcome.events.ranks[0]]
-    want = ["start", "ready", "check", "check", "check", "first_step", "block", "block", "memory", "end"]
+    want = ["start", "ready", "check", "check", "check"]
+    want += ["first_collective", "first_step", "warm_up", "block", "block", "first_use", "memory", "end"]
     assert kinds == want
     begin = outcome.events.ranks[0][0]
     assert {"rank", "pid", "system", "versions", "device_name", "declares"} <= set(begin)
@@ -87,7 +88,7 @@ def test_a_hang_is_a_timeout_and_leaves_nothing(tmp_path):
     before = time.monotonic()
     outcome = start(tmp_path, deadline=2.0, fault="hang")
     assert outcome.status == "timeout"
-    assert "no end within 2 s; rank 0 after ready" in outcome.reason
+    assert "no end within 2 s; rank 0 after first_collective" in outcome.reason
     assert time.monotonic() - before < 20
     assert launch.marked_processes(tmp_path) == []
 

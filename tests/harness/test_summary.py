@@ -32,7 +32,6 @@ def test_statistics_by_hand():
     assert found.mean_seconds == pytest.approx(0.25)  # process means 0.3 and 0.2
     assert (found.mean_low_seconds, found.mean_high_seconds) == (pytest.approx(0.2), pytest.approx(0.3))
     assert (found.rounds, found.samples, found.steps_per_block) == (2, 6, 10)
-    assert found.first_step_seconds == pytest.approx(6.0)
     assert summary.timing([]) is None
 
 
@@ -53,7 +52,30 @@ def test_memory_is_the_largest_rank_s_and_step_peak_leaves_out_inputs_and_gradie
         ),
         CASE,
     )
-    assert figures == {"allocated_peak_bytes": 1000, "step_peak_bytes": 700, "device_used_bytes": 50}
+    assert figures == {
+        "allocated_peak_bytes": 1000,
+        "step_peak_bytes": 700,
+        "device_used_bytes": 50,
+        "allocator_driver_difference_bytes": -950,
+    }
+
+
+MB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("peak", "used", "second", "remarks"),
+    [
+        (100 * MB, 140 * MB, 120 * MB, []),  # contexts and pools on top: as it should be
+        (100 * MB, 97 * MB, None, []),  # within 2% and 2 MiB
+        (100 * MB, 95 * MB, None, ["the allocator counts 100.0 MiB, the driver sees only 95.0 MiB"]),
+        (100 * MB, None, 60 * MB, ["the program's analysis says 100.0 MiB, its allocator had at most 60.0 MiB"]),
+        (None, 50 * MB, 10 * MB, []),
+    ],
+)
+def test_counts_of_memory_that_contradict_each_other_are_a_remark(tmp_path, peak, used, second, remarks):
+    fields = {"allocated_peak_bytes": peak, "device_used_bytes": used, "allocator_peak_bytes": second}
+    assert summary.memory_remarks(events_of(tmp_path, fields)) == remarks
 
 
 def test_unknown_sizes_of_inputs_come_from_the_shape(tmp_path):
@@ -185,3 +207,78 @@ def test_an_expected_wrong_row_keeps_its_status_and_gets_its_times():
     assert failed["status"] == "crashed", "a failure that is not the expected one counts"
     surprise = row(check | {"expected": False}, [a_round([1.0])])
     assert surprise["status"] == "wrong" and "best_seconds" not in surprise
+
+
+def sensed(clock_low, clock_high, power, reasons=(), energy=None, load=1.0):
+    """A round of one block of ten steps in a second."""
+    block = [0, 0, 10, 1.0, clock_low, clock_high, power, list(reasons), energy, load]
+    return {"status": "ok", "reason": "", "blocks": [block]}
+
+
+def test_conditions_are_extremes_means_and_medians():
+    rounds = [
+        sensed(1900, 1980, 500.0, load=1.0) | {"first_step_seconds": 9.0, "compile_seconds": 4.0},
+        sensed(1800, 1970, 700.0, ["sw_power_cap"], load=5.0) | {"first_step_seconds": 3.0, "compile_seconds": None},
+    ]
+    found = summary.conditions(rounds)
+    assert (found["clock_low_mhz"], found["clock_high_mhz"], found["power_watts"]) == (1800, 1980, 600.0)
+    assert (found["throttle_reasons"], found["load_average"]) == (["sw_power_cap"], 5.0)
+    assert (found["first_step_seconds"], found["compile_seconds"], found["autotune_seconds"]) == (6.0, 4.0, None)
+
+
+def test_clocks_that_fell_are_a_remark_and_wandering_cpu_clocks_are_none():
+    fell = row(CHECK, [sensed(1200, 1980, 500.0, ["hw_thermal_slowdown"])] * 3)
+    assert (fell["status"], fell["reason"]) == ("ok", "a note; clocks fell to 1200 of 1980 MHz (hw_thermal_slowdown)")
+    assert row(CHECK, [sensed(1900, 1980, 500.0, ["sw_power_cap"])] * 3)["reason"] == "a note"
+    assert row(CHECK, [sensed(800, 3700, None)] * 3)["reason"] == "a note"
+    assert row(CHECK, [sensed(None, None, None)] * 3)["reason"] == "a note"
+
+
+def spans(tmp_path, *ranks):
+    """`ranks`: per rank `(event, steps, seconds, joules)` of each warm-up and block."""
+    for rank, events in enumerate(ranks):
+        lines = [
+            {"event": event, "block": 0, "steps": steps, "seconds": seconds, "energy_joules": joules}
+            for event, steps, seconds, joules in events
+        ]
+        (tmp_path / f"events.{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return Events.read(tmp_path)
+
+
+def test_energy_is_over_all_steps_and_summed_over_ranks(tmp_path):
+    one = [("warm_up", 20, 1.0, 400.0), ("block", 10, 0.5, 260.0)]  # 660 J in 30 steps: 22 J a step
+    two = [("warm_up", 20, 1.0, 500.0), ("block", 10, 0.5, 190.0)]  # 690 J in 30 steps: 23 J a step
+    assert summary.energy_of(spans(tmp_path, one, two)) == pytest.approx(45.0)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [("warm_up", 20, 0.1, 40.0), ("block", 10, 0.05, 26.0)],  # too short for a counter
+        [("warm_up", 20, 1.0, None), ("block", 10, 0.5, None)],  # no counter
+        [("warm_up", 20, 1.0, 0.0), ("block", 10, 0.5, 0.0)],  # one that stands still
+        [],
+    ],
+)
+def test_energy_that_was_not_counted_is_not_known(tmp_path, events):
+    assert summary.energy_of(spans(tmp_path, events)) is None
+
+
+def test_first_use_costs_are_the_slowest_rank_s(tmp_path):
+    def events(rank, collective, compiling):
+        lines = [
+            {"event": "first_collective", "seconds": collective},
+            {"event": "first_step", "seconds": 2.0 * collective},
+            {"event": "first_use", "compile_seconds": compiling, "autotune_seconds": None},
+        ]
+        (tmp_path / f"events.{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return Events.read(tmp_path)
+
+    alone = summary.first_use_of(events(0, 0.5, 3.0))
+    assert alone["first_collective_seconds"] is None, "one process: its barrier is no collective"
+    assert summary.first_use_of(events(1, 0.7, 1.0)) == {
+        "first_step_seconds": 1.4,
+        "compile_seconds": 3.0,
+        "autotune_seconds": None,
+        "first_collective_seconds": 0.7,
+    }

@@ -3,6 +3,7 @@
 import pytest
 
 from harness import timing
+from harness.sensors import Reading
 
 PROTOCOL = {
     "warmup_steps": 10,
@@ -45,8 +46,8 @@ def run(system, **changes):
     timing.measure(
         system, PROTOCOL | changes, lambda event, **fields: events.append({"event": event, **fields}), system.clock
     )
-    first, *blocks = events
-    assert first["event"] == "first_step"
+    collective, first, warm_up, *blocks = events
+    assert [event["event"] for event in (collective, first, warm_up)] == ["first_collective", "first_step", "warm_up"]
     assert [block["event"] for block in blocks] == ["block"] * len(blocks)
     return first, blocks
 
@@ -95,3 +96,67 @@ def test_ranks_that_agree_on_times_run_equal_numbers_of_steps():
     fast, slow = Clocked(0.1, slowest=2.0), Clocked(0.2)
     assert [block["steps"] for block in run(fast)[1]] == [block["steps"] for block in run(slow)[1]]
     assert fast.steps == slow.steps
+
+
+def timed_events(system, **arguments):
+    """All events by name; one of each kind but blocks."""
+    events = {}
+    timing.measure(
+        system, PROTOCOL, lambda event, **fields: events.setdefault(event, []).append(fields), system.clock, **arguments
+    )
+    return events
+
+
+def test_the_first_barrier_is_the_first_collective_and_stands_apart():
+    class Slow(Clocked):
+        def barrier(self):
+            self.now += 7.0 if "barrier" not in self.calls else 0.0
+            super().barrier()
+
+    events = timed_events(Slow(0.01, first=5.0))
+    assert events["first_collective"][0]["seconds"] == pytest.approx(7.0)
+    assert events["first_step"][0]["seconds"] == pytest.approx(5.0)
+
+
+def test_the_warm_up_says_how_many_steps_it_took():
+    events = timed_events(Clocked(0.05))
+    (warm_up,) = events["warm_up"]
+    assert warm_up["seconds"] == pytest.approx(0.05 * warm_up["steps"])
+    assert warm_up["seconds"] >= 1.0
+
+
+def test_sensors_are_read_outside_of_what_is_timed():
+    """Each reading takes three seconds of the clock; no block and no warm-up is longer for it."""
+    system = Clocked(0.01)
+    reads = []
+
+    def read():
+        assert not system.pending, "a reading while steps are in flight"
+        system.now += 3.0
+        reads.append(system.steps)
+        return Reading(clocks_mhz=(2000.0 - len(reads),), energy_joules=10.0 * len(reads))
+
+    events = timed_events(system, read=read)
+    assert [block["seconds"] for block in events["block"]] == pytest.approx([1.0] * 3)
+    assert events["warm_up"][0]["seconds"] < 2.0
+    assert len(reads) == 8, "before and after the warm-up and each of three blocks"
+    assert [(block["clock_low_mhz"], block["clock_high_mhz"]) for block in events["block"]] == [
+        (1996.0, 1997.0),
+        (1994.0, 1995.0),
+        (1992.0, 1993.0),
+    ]
+    assert all(block["energy_joules"] == pytest.approx(10.0) for block in events["block"])
+
+
+def test_cold_steps_are_timed_one_by_one_without_their_flush():
+    system = Clocked(0.01)
+    flushed = []
+
+    def flush():
+        assert not system.pending
+        system.now += 0.5
+        flushed.append(system.steps)
+
+    events = timed_events(system, flush=flush)
+    assert [block["seconds"] for block in events["block"]] == pytest.approx([1.0] * 3)
+    assert len(flushed) == 300 and len(set(flushed)) == 300, "before each step of each block, never in the warm-up"

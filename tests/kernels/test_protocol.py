@@ -1,11 +1,13 @@
 """The binary's side of the worker contract: events, blocks, known sleeps and sizes, bad input, inputs' digest."""
 
 import json
+import os
 import time
 
 import pytest
 
 from harness import inputs
+from harness.sensors import FIELDS
 from tests.kernels.binary import base_case, events_of, flags, run
 
 QUICK = ["--warmup-steps", 2, "--warmup-seconds", 0, "--blocks", 2, "--steps-per-block", 3, "--max-block-seconds", 5]
@@ -31,13 +33,17 @@ def test_events_of_all_actions(tmp_path):
     assert run(*words, "--actions", "check,time,memory").returncode == 0
     events = events_of(tmp_path)
     names = [event["event"] for event in events]
-    assert names == ["start", "ready", "check", "check", "first_step", "block", "block", "memory", "end"]
+    assert names == ["start", "ready", "check", "check", "first_step", "warm_up", "block", "block", "memory", "end"]
     start, ready, end = events[0], events[1], events[-1]
     assert start["rank"] == 0 and start["system"] == "native" and start["pid"] > 0 and start["device_name"]
     assert start["declares"]["sets"] == 2 and start["declares"]["gradient_scale"] == 1
     assert ready["rss_bytes"] > 0 and ready["input_bytes"] == 2 * 32 * (128 * 2 + 4)
     assert [event["steps"] for event in by_name(events, "block")] == [3, 3]
     assert all(event["seconds"] > 0 for event in by_name(events, "block"))
+    for event in (*by_name(events, "warm_up"), *by_name(events, "block")):
+        assert set(FIELDS) < set(event), "what the sensors said at its edges"
+        assert event["load_average"] == pytest.approx(os.getloadavg()[0], abs=2)
+        assert event["energy_joules"] is event["power_watts"] is None, "no GPU was driven"
     (memory,) = by_name(events, "memory")
     assert memory["input_bytes"] == ready["input_bytes"] and memory["gradient_bytes"] == 2 * 32 * 128 * 4
     assert memory["allocated_peak_bytes"] > memory["input_bytes"] + memory["gradient_bytes"]
@@ -124,6 +130,16 @@ def test_bad_input_gets_one_line_and_exit_status_2(words, part):
     done = run(*words)
     assert done.returncode == 2 and part in done.stderr
     assert done.stdout == "" and len(done.stderr.splitlines()) == 1
+
+
+def test_cold_caches_leave_the_flush_out_of_the_time(tmp_path):
+    """Before each step a buffer twice the largest cache is written; the steps themselves still read their sleep."""
+    sleeper = [*flags(base_case(system="sleep")), "--options", "sleep_seconds=0.02", "--actions", "time"]
+    done = run(*sleeper, *QUICK, "--folder", tmp_path, "--cache", "cold")
+    assert done.returncode == 0, done.stderr
+    for event in by_name(events_of(tmp_path), "block"):
+        assert 0.02 <= event["seconds"] / event["steps"] < 0.2
+    assert "--cache" in run("--cache", "hot").stderr
 
 
 def test_people_get_one_readable_line_and_programs_get_events():
