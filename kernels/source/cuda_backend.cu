@@ -281,7 +281,7 @@ class cuda_backend_t final : public backend_t {
     std::unique_ptr<gpu::box_t> box_;
     bool use_graph_ = true;
     std::int64_t steps_ = 0;
-    gpu::ledger_t flush_ledger_;  // the harness's own, in no figure
+    gpu::ledger_t flush_ledger_;                     // the harness's own, in no figure
     std::vector<gpu::buffer_t<std::byte>> flushes_;  // of each GPU, twice its L2
 };
 

@@ -86,10 +86,10 @@ class sensors_t {
         auto reasons = before.throttle_reasons;
         reasons.insert(after.throttle_reasons.begin(), after.throttle_reasons.end());
         event.texts("throttle_reasons", std::vector<std::string>(reasons.begin(), reasons.end()));
-        number("energy_joules", before.energy && after.energy ? std::optional(*after.energy - *before.energy)
-                                                              : std::nullopt);
-        number("load_average", before.load && after.load ? std::optional(std::max(*before.load, *after.load))
-                                                         : std::nullopt);
+        number("energy_joules",
+               before.energy && after.energy ? std::optional(*after.energy - *before.energy) : std::nullopt);
+        number("load_average",
+               before.load && after.load ? std::optional(std::max(*before.load, *after.load)) : std::nullopt);
         return event;
     }
 
@@ -99,9 +99,9 @@ class sensors_t {
         char const* name;
     };
     /// Bits of nvml.h. Idleness and clocks that somebody set are no throttling.
-    static constexpr reason_t reasons_k[] = {
-        {0x04, "sw_power_cap"},        {0x08, "hw_slowdown"},         {0x10, "sync_boost"},
-        {0x20, "sw_thermal_slowdown"}, {0x40, "hw_thermal_slowdown"}, {0x80, "hw_power_brake_slowdown"}};
+    static constexpr reason_t reasons_k[] = {{0x04, "sw_power_cap"},        {0x08, "hw_slowdown"},
+                                             {0x10, "sync_boost"},          {0x20, "sw_thermal_slowdown"},
+                                             {0x40, "hw_thermal_slowdown"}, {0x80, "hw_power_brake_slowdown"}};
 
     template <class function_t>
     function_t* find(char const* name) const {
