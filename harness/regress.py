@@ -29,6 +29,7 @@ USAGE = """usage: python -m harness regress base=<rows.csv or folder> [new=<rows
 Without `new`, the cases of BASE are measured afresh on this machine.
   python -m harness regress base=old/rows.csv allow=[driver] format=markdown junit=regress.xml
   python -m harness regress profile=shared_machine base=a.csv new=b.csv peer=open_clip:gather
+  python -m harness regress --selftest                 how often planted slowdowns are caught, and false alarms
 profiles: {profiles}
 fields: {fields}
 may be allowed to differ: {allowable}
@@ -50,6 +51,10 @@ def main(argv: Sequence[str]) -> int:
         print(_usage())
         return OK
     try:
+        if "--selftest" in argv:
+            from harness import regress_selftest
+
+            return regress_selftest.main([argument for argument in argv if argument != "--selftest"])
         options = parse(argv)
         base = load(options["base"], "base")
         if options["new"]:

@@ -290,13 +290,25 @@ def peer_of(row: Row, rows: Sequence[Row], peer: str) -> Row | None:
 
 
 def ratio_range(row: Row, peer: Row | None) -> Range | None:
-    """The row's time over its peer's. Ends are the widest that the two ranges allow: rounds are not paired here."""
+    """The row's time over its peer's.
+
+    Rounds of one run are paired where both rows know all of theirs and none was measured anew: what slows a round
+    slows both. Else the ends are the widest that the two ranges allow.
+    """
     own = time_range(row)
     against = time_range(peer) if peer is not None else None
     if own is None or against is None:
         return None
+    ratios = [mine / other for mine, other in zip(_rounds(row), _rounds(peer), strict=False)]
+    if len(ratios) == own.rounds == against.rounds:
+        return Range(sum(ratios) / len(ratios), min(ratios), max(ratios), len(ratios))
     rounds = min(own.rounds, against.rounds)
     return Range(own.mean / against.mean, own.low / against.high, own.high / against.low, rounds)
+
+
+def _rounds(row: Row) -> list[float]:
+    """Process means by round; none where rounds were measured anew, because the numbers would not be the same."""
+    return [float(text) for text in row["round_mean_seconds"].split()] if row["retries"] in ("", "0") else []
 
 
 def check_numbers(path: Any, rows: Sequence[Row]) -> None:

@@ -7,8 +7,10 @@ import importlib.util
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from harness import sensors
+from harness.cases import ConfigurationError
 from harness.records import write_atomically
 
 # What a block is, its wall time, and what the sensors said at its edges.
@@ -19,6 +21,26 @@ _WHOLE, _TEXT = ("rows", "round", "rank", "block", "steps"), ("case_id", "system
 def file_name() -> str:
     """`samples.parquet`, or `samples.csv` where pyarrow is not installed."""
     return "samples.parquet" if importlib.util.find_spec("pyarrow") else "samples.csv"
+
+
+def path_in(folder: Path) -> Path | None:
+    """A run's sample file, None where it has none."""
+    return next((folder / name for name in ("samples.parquet", "samples.csv") if (folder / name).is_file()), None)
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """All blocks of a run by column. Raises ConfigurationError when there is no sample file, or no way to read it."""
+    path = path_in(folder)
+    if path is None:
+        raise ConfigurationError(f"{folder} has no sample file; give a run folder of results/measured")
+    if path.suffix == ".csv":
+        with open(path, encoding="utf-8", newline="") as stream:
+            return list(csv.DictReader(stream))
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise ConfigurationError(f"{path} needs the Python package pyarrow; install it, or leave the run out") from None
+    return pyarrow.parquet.read_table(path).to_pylist()
 
 
 def write(folder: Path, samples: Iterable[Sequence[object]]) -> Path:

@@ -342,3 +342,24 @@ def test_without_new_the_cases_are_measured_and_changes_confirmed(tmp_path, monk
         (tmp_path / f"run{number}").rmdir()
     assert regress.main([f"base={tmp_path / 'base.csv'}", "confirm=false"]) == 1
     assert len(asked) == 1
+
+
+def texts(*rows):
+    return [{name: str(row.get(name, "")) for name in COLUMNS} for row in rows]
+
+
+def test_rounds_of_one_run_are_paired():
+    """The machine is twice as slow in the second round, for both: the ratio does not see it."""
+    mine = timed([2.0, 4.0, 2.0], round_mean_seconds="2.0 4.0 2.0", retries=0)
+    peer = timed([1.0, 2.0, 1.1], round_mean_seconds="1.0 2.0 1.1", retries=0)
+    ratio = regress.verdicts.ratio_range(*texts(mine, peer))
+    assert (ratio.low, ratio.high, ratio.rounds) == (pytest.approx(2 / 1.1), 2.0, 3)
+    assert ratio.mean == pytest.approx((2 + 2 + 2 / 1.1) / 3)
+
+
+@pytest.mark.parametrize("change", [{"retries": 1}, {"round_mean_seconds": "1.0 2.0"}, {"round_mean_seconds": ""}])
+def test_rounds_that_cannot_be_paired_give_the_widest_ends(change):
+    mine = timed([2.0, 4.0, 2.0], round_mean_seconds="2.0 4.0 2.0", retries=0)
+    peer = timed([1.0, 2.0, 1.0], **({"round_mean_seconds": "1.0 2.0 1.0", "retries": 0} | change))
+    ratio = regress.verdicts.ratio_range(*texts(mine, peer))
+    assert (ratio.low, ratio.high) == (2.0 / 2.0, 4.0 / 1.0)
