@@ -58,6 +58,18 @@ class InfCl(TorchSystem):
     )
 
     @classmethod
+    def declared(cls, options: Mapping[str, Any]) -> Declaration:
+        if options.get("path", "flash") == "flash":
+            return cls.declares
+        return dataclasses.replace(
+            cls.declares,
+            gradient_scale="1/world_size",
+            loss_scale="1/world_size",
+            scalar_scale="1/world_size^2",
+            notes=f"{cls.declares.notes}; the package sums the scale's gradient over ranks itself",
+        )
+
+    @classmethod
     def unsupported(cls, case: Mapping[str, Any]) -> str | None:
         path = (case.get("options") or {}).get("path", "flash")
         if case["loss"] != "info_nce":
@@ -82,14 +94,6 @@ class InfCl(TorchSystem):
     def __init__(self, case: Mapping[str, Any], world: World) -> None:
         super().__init__(case, world)
         self.path = self.options.get("path", "flash")
-        if self.path != "flash":
-            self.declares = dataclasses.replace(
-                self.declares,
-                gradient_scale="1/world_size",
-                loss_scale="1/world_size",
-                scalar_scale="1/world_size^2",
-                notes=f"{self.declares.notes}; the package sums the scale's gradient over ranks itself",
-            )
         if self.device.type == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = True  # for the ring's library products; the tiles are TF32 anyway
 

@@ -14,6 +14,10 @@ With `compile: true` the whole ladder goes through `torch.compile`, one graph a 
 ranks would break it up. With `graph: true` the eager step is captured once as a CUDA graph and replayed, on one GPU.
 `chunk_size` is for releases whose SigLipLoss has that argument; with an older one the row is `unsupported`.
 
+With `plays_rank_of: N` one process plays rank 0 of N: ClipLoss scores its R rows against N * R; the others' are made here
+as constants instead of gathered. That shows what a rank of a larger machine holds in memory; the loss is that
+rank's own (`baselines/rank_reference.py`), and there is no exchange in its time.
+
 The bias goes in as a column, one entry a row, all views of the one parameter: autograd then rounds n row sums to bf16
 and adds them in float32. For a bias without dimensions it rounds the sum over all cells to bf16, up to 0.2% off.
 
@@ -40,6 +44,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from baselines import torch_inputs
 from baselines.interface import Declaration, World
 from baselines.torch_runtime import TorchSystem, compiled
 
@@ -66,7 +71,7 @@ def load_loss_module() -> ModuleType:
 
 class OpenClip(TorchSystem):
     """Options: `dist_impl`, `chunk_size` (SigLIP); `local_loss`, `gather_with_grad` (CLIP); for both `precision`,
-    `compile` and `graph`."""
+    `compile` and `graph`; `plays_rank_of` (CLIP)."""
 
     declares = Declaration(
         sets=2,
@@ -79,10 +84,25 @@ class OpenClip(TorchSystem):
     )
 
     @classmethod
+    def declared(cls, options: Mapping[str, Any]) -> Declaration:
+        if options.get("plays_rank_of"):
+            notes = f"rank 0 of {options['plays_rank_of']}, alone: its own loss, the other ranks' rows constants"
+            return dataclasses.replace(cls.declares, notes=notes)
+        flags = options.get("local_loss"), options.get("gather_with_grad")
+        if flags == (False, False):
+            notes = "a rank's feature gradient is that of the mean loss, its scalars' are world_size times theirs"
+            return dataclasses.replace(cls.declares, gradient_scale=1.0, notes=notes)
+        if flags == (True, False):
+            return dataclasses.replace(cls.declares, notes="gradients through the other ranks' rows are missing")
+        return cls.declares
+
+    @classmethod
     def unsupported(cls, case: Mapping[str, Any]) -> str | None:
-        if case["loss"] not in ("two_set_sigmoid", "info_nce"):
+        if case["loss"] not in ("two_set_sigmoid", "info_nce", "two_set_rank_info_nce"):
             return f"open_clip has no loss like {case['loss']}"
         options = case.get("options") or {}
+        if options.get("plays_rank_of") and case["world_size"] > 1:
+            return "one process plays the rank of many; it needs one device"
         if options.get("graph") and (case["device"] != "cuda" or case["world_size"] > 1):
             return "a CUDA graph of the step is captured on one NVIDIA GPU"
         if (
@@ -102,10 +122,7 @@ class OpenClip(TorchSystem):
         if self.precision == "fp32" and self.device.type == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = True
         self._graph: torch.cuda.CUDAGraph | None = None
-        if not (self.options.get("local_loss", True) or self.options["gather_with_grad"]):
-            self.declares = dataclasses.replace(
-                self.declares, gradient_scale=1.0, notes="feature gradients are 1 / world_size of what scale's are"
-            )
+        self.others: dict[int, list[torch.Tensor]] = {}
 
     def prepare(self) -> None:
         package = load_loss_module()
@@ -115,6 +132,9 @@ class OpenClip(TorchSystem):
             self.loss = package.SigLipLoss(dist_impl=self.options["dist_impl"], **chunks, **place)
         else:
             flags = {name: self.options[name] for name in ("local_loss", "gather_with_grad")}
+            if self.options.get("plays_rank_of"):
+                place["world_size"] = self.options["plays_rank_of"]
+                self.others = self._others()
             # Compiled, labels are part of the graph; kept ones would change under it and have it compiled again.
             self.loss = package.ClipLoss(cache_labels=not self.options.get("compile"), **flags, **place)
         if self.options.get("compile"):
@@ -134,7 +154,29 @@ class OpenClip(TorchSystem):
         with self._autocast():
             if self.case["loss"] == "two_set_sigmoid":
                 return self.loss(*units, scale, bias.expand(len(units[0]), 1))
+            if self.others:
+                load_loss_module().gather_features = self._gathered
             return self.loss(*units, scale)
+
+    def _others(self) -> dict[int, list[torch.Tensor]]:
+        """By prefix, the unit rows of the ranks that nobody plays, images and captions, float32 `[rows, prefix]`."""
+        first, count = self.case["rows"], self.case["rows"] * (self.options["plays_rank_of"] - 1)
+        sets = torch_inputs.case_rows(self.case, first, count, torch.float32, self.device)
+        return {
+            prefix: [functional.normalize(values[:, :prefix], dim=-1) for values, _ in sets.values()]
+            for prefix, _ in self.ladder
+        }
+
+    def _gathered(self, images: torch.Tensor, captions: torch.Tensor, **_: Any) -> list[torch.Tensor]:
+        """In place of the package's exchange: this rank's rows, then what the others would have sent."""
+        others = self.others[images.shape[1]]
+        return [torch.cat([own, theirs]) for own, theirs in zip((images, captions), others, strict=True)]
+
+    def memory(self) -> dict[str, int | None]:
+        """What the other ranks hold is no memory of this step."""
+        figures = super().memory()
+        held = sum(values.numel() * values.element_size() for pair in self.others.values() for values in pair)
+        return figures | {"input_bytes": figures["input_bytes"] + held}
 
     def _autocast(self) -> contextlib.AbstractContextManager:
         if self.precision == "amp_bf16":
@@ -142,7 +184,7 @@ class OpenClip(TorchSystem):
         return contextlib.nullcontext()
 
     def close(self) -> None:
-        self._graph = None
+        self._graph, self.others = None, {}
         super().close()
 
     def versions(self) -> dict[str, str]:

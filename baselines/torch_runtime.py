@@ -40,6 +40,11 @@ class TorchSystem:
     compute_dtype = torch.float32  # that a step casts embeddings to before anything else
 
     @classmethod
+    def declared(cls, options: Mapping[str, Any]) -> Declaration:
+        """The declaration of a variant with these options: `declares`, unless a subclass knows better."""
+        return cls.declares
+
+    @classmethod
     def unsupported(cls, case: Mapping[str, Any]) -> str | None:
         if case.get("live") is not None:
             return "every rank must hold the same number of rows"
@@ -48,6 +53,7 @@ class TorchSystem:
     def __init__(self, case: Mapping[str, Any], world: World) -> None:
         self.case, self.world = case, world
         self.options: Mapping[str, Any] = case.get("options") or {}
+        self.declares = self.declared(self.options)
         self.device = _device(case, world)
         if case.get("threads") and self.device.type == "cpu":
             torch.set_num_threads(int(case["threads"]))

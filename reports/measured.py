@@ -191,9 +191,12 @@ def three_ways(shape: Shape, system: str = OUR_SYSTEM, absent: str = "not measur
         ),
         rows=tuple(sorted(body, key=lambda line: int(line[0]))),
         note=f"{shape.run.title}. Each cell: the best step of {name}, and how it stands to the peer's. "
-        f" "
-        "`ranges overlap`: the two ranges of process means do, so no difference is claimed. "
-        "The same batch of B pairs is 2B rows of one set, and also scores negatives within a modality.",
+        "`ranges overlap`: the two ranges of process means do, so no difference is claimed; `one round`: there is no "
+        "range, so no ratio is given. "
+        "Same R is the article's reading: a lead in engineering, and a loss of 4 R N D FLOPs against 6 R N D. "
+        "Same loss leaves the engineering alone. "
+        "Same batch is what a user gains who changes the loss: B pairs are 2B rows of one set, 16 B B D FLOPs against "
+        "6 B B D, and negatives within a modality in return.",
     )
 
 
@@ -307,6 +310,8 @@ def _against(ours: Row | None, peer: Row, absent: str) -> str:
     text = f"{time_text(mine)} (R = {size})" if size != int(peer["rows"]) else time_text(mine)
     if not _timed(peer):
         return text
+    if "1" in (ours["rounds"], peer["rounds"]):
+        return f"{text}, one round"
     ratio = number(peer, "best_seconds") / mine
     verdict = f"{significant(ratio)}x faster" if ratio >= 1 else f"{significant(1 / ratio)}x slower"
     return f"{text}, ranges overlap" if _overlap(ours, peer) else f"{text}, {verdict}"

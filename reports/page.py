@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reports import capacity, claims, measured, published
+from reports import capacity, claims, measured, peers, published
 from reports.store import Results, Run
 from reports.table import Table, prose
 
@@ -54,6 +54,8 @@ def sections(results: Results) -> list[Section]:
     if results.capacities:
         tables = tuple(capacity.largest_batch(each) for each in results.capacities)
         found.append(Section("largest-batch", "The largest batch each system holds", "Largest batch", (), tables))
+    if results.declarations:
+        found.append(_peers_section(results))
     found += [
         Section(
             "claims",
@@ -76,6 +78,15 @@ def sections(results: Results) -> list[Section]:
         ),
     ]
     return found
+
+
+def _peers_section(results: Results) -> Section:
+    paragraph = (
+        "Systems are compared only with an eye on what they compute. Every one is held to a float64 reference of its "
+        "own loss before it is timed."
+    )
+    tables = (peers.declarations(results.declarations), peers.caveats(results.caveats))
+    return Section("peers", "What each peer computes", "Peers", (paragraph,), tables)
 
 
 def _run_section(run: Run) -> Section:

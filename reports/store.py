@@ -35,6 +35,13 @@ FACTS = {
     ),
     "article_claims.csv": ("id", "claim", "value", "condition", "source"),
 }
+PEERS = {
+    "declarations.csv": (
+        *("system", "variants", "loss", "computes", "sets", "negatives", "normalisation", "loss_factor"),
+        *("feature_gradient_factor", "scalar_gradient_factor", "scale_gradient", "bias_gradient", "notes"),
+    ),
+    "caveats.csv": ("system", "title", "what_happens", "here", "source"),
+}
 _COUNTS = ("rows", "dims", "world_size", "nodes", "rounds", "samples")
 _BYTES = ("allocated_peak_bytes", "step_peak_bytes", "device_used_bytes")
 _SECONDS = (
@@ -105,6 +112,8 @@ class Results:
     runs: tuple[Run, ...]
     passed_over: tuple[str, ...]
     capacities: tuple[Capacity, ...] = ()
+    declarations: tuple[Row, ...] = ()
+    caveats: tuple[Row, ...] = ()
 
     @property
     def article(self) -> Run:
@@ -135,7 +144,13 @@ def load(folder: Path) -> Results:
         runs=runs,
         passed_over=passed_over + searches_passed_over,
         capacities=capacities,
+        **{name.removesuffix(".csv"): rows for name, rows in _peers(folder / "peers").items()},
     )
+
+
+def _peers(folder: Path) -> dict[str, tuple[Row, ...]]:
+    """What the suite's own peers declare and are known for; a results folder may come without."""
+    return {name: _facts(folder / name, columns) for name, columns in PEERS.items() if (folder / name).exists()}
 
 
 def _records(path: Path, measured: bool = False) -> tuple[Row, ...]:

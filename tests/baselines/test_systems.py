@@ -37,6 +37,7 @@ def quick_variants(name: str, world_size: int) -> list[str]:
         if world_size in (data["world_sizes"] or [world_size])
         and not data["options"].get("compile")
         and data["options"].get("classes", 0) < 10000  # the same loss with more proxies: seconds a case
+        and not data["options"].get("plays_rank_of")  # test_rank_reference.py
         and not load(name).unsupported(driver.make_case(name, variant, world_size=world_size))
     ]
 

@@ -35,7 +35,8 @@ def out(tmp_path_factory):
 
 
 def published_only(folder):
-    shutil.copytree(ROOT / "results" / "published", folder / "results" / "published")
+    for name in ("published", "peers"):
+        shutil.copytree(ROOT / "results" / name, folder / "results" / name)
     return folder / "results"
 
 

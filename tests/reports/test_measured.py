@@ -205,3 +205,13 @@ def test_nobody_is_the_fastest_peer_for_want_of_the_others():
     text.append(text[-1] | {"rows": "512", "status": "out_of_memory", "best_seconds": ""})
     mine, peer = fastest(text, "native")
     assert (mine["rows"], peer["system"]) == ("512", "open_clip"), "a failure is an answer"
+
+
+def test_one_round_gives_no_ratio(results):
+    """A run of one round has no range of process means, so nothing in it differs from anything."""
+    add_run(results, "cpu", "quick", "20260203T000000Z-cccc", [each | {"rounds": 1} for each in quick_rows()])
+    (run,) = store.load(results).runs
+    table = measured.three_ways(measured.shapes(run)[0])
+    cells = [cell for row in table.rows for cell in row[4:]]
+    assert any(cell.endswith(", one round") for cell in cells)
+    assert not any("faster" in cell or "slower" in cell or "overlap" in cell for cell in cells)

@@ -1,0 +1,32 @@
+"""The stored table of declarations is what the registry and the adapters say."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from baselines import declarations
+
+
+def test_the_stored_file_is_current() -> None:
+    for package in ("torch", "jax"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    stored = declarations.FILE.read_text(encoding="utf-8")
+    assert stored == declarations.text(), "out of date: run python -m baselines.declarations"
+
+
+def test_variants_that_differ_have_lines_of_their_own() -> None:
+    pytest.importorskip("torch")
+    found = {(row["system"], variant): row for row in declarations.rows() for variant in row["variants"].split()}
+    assert found["inf_cl", "single"]["scalar_gradient_factor"] == "1"
+    assert found["inf_cl", "ring"]["scalar_gradient_factor"] == "1/world_size^2"
+    assert found["open_clip", "clip_default"]["feature_gradient_factor"] == "1"
+    assert found["open_clip", "clip_global"]["feature_gradient_factor"] == "1/world_size"
+    assert (
+        found["open_clip", "bidir"]["bias_gradient"] == "bias"
+        and found["open_clip", "clip_global"]["bias_gradient"] == "none"
+    )
+    assert found["metric_learning", "nt_xent"]["scale_gradient"] == "none"
+    assert found["cublas_products", "graph"]["loss"] == "none"
