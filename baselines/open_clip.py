@@ -14,8 +14,8 @@ With `compile: true` the whole ladder goes through `torch.compile`, one graph a 
 ranks would break it up. With `graph: true` the eager step is captured once as a CUDA graph and replayed, on one GPU.
 `chunk_size` is for releases whose SigLipLoss has that argument; with an older one the row is `unsupported`.
 
-With `plays_rank_of: N` one process plays rank 0 of N: ClipLoss scores its R rows against N * R; the others' are made here
-as constants instead of gathered. That shows what a rank of a larger machine holds in memory; the loss is that
+With `plays_rank_of: N` one process plays rank 0 of N: ClipLoss scores its R rows against N * R; the others' are made
+here as constants instead of gathered. That shows what a rank of a larger machine holds in memory; the loss is that
 rank's own (`baselines/rank_reference.py`), and there is no exchange in its time.
 
 The bias goes in as a column, one entry a row, all views of the one parameter: autograd then rounds n row sums to bf16
