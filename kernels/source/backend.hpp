@@ -10,7 +10,12 @@
 #include <vector>
 
 #include "cache_flush.hpp"
+#include "scaling_contrasts/rails/options.hpp"
 #include "scaling_contrasts/types.hpp"
+
+namespace scaling_contrasts::rails {
+class mesh_t;
+}
 
 namespace scaling_contrasts::bench {
 
@@ -20,6 +25,16 @@ struct run_options_t {
     std::string engine = "auto";                 ///< `cpu-avx2`, `sm90`, ...; auto: the best one usable here
     std::string fabric = "auto";                 ///< auto, multicast, peer: how sums over GPUs are made
     std::map<std::string, std::string> options;  ///< the variant's own settings, `--options key=value,...`
+    rails::options_t rails;
+    rails::mesh_t* mesh = nullptr;  ///< to the other boxes; null: there is one
+    int boxes = 1, box = 0;
+};
+
+/// What the rails of a backend have carried since it was built.
+struct rails_report_t {
+    std::string transport;
+    std::uint64_t steps = 0, bytes_sent = 0, bytes_received = 0;
+    std::uint64_t embedding_bytes = 0;  ///< of a step, to one counterpart
 };
 
 /// Figures of the `memory` event, per device; empty where they cannot be known.
@@ -31,7 +46,7 @@ struct memory_t {
     std::optional<std::int64_t> device_used_bytes;  ///< what the system reports, minus the empty process or context
 };
 
-/// One problem on the devices of one kind, `problem.world_size` of them, driven by one host thread.
+/// One problem on the devices of one kind, driven by one host thread: this box's share of `problem.world_size`.
 /// Every member may throw failure_t (with its status), std::bad_alloc counts as out_of_memory.
 class backend_t {
   public:
@@ -45,8 +60,8 @@ class backend_t {
     virtual void synchronize() = 0;
     /// Results of the last step, of the global mean loss; synchronizes first.
     virtual scalars_t scalars() = 0;
-    /// Writes the gradients of the given global rows (device r's row i is r * rows + i, dead rows included) of set 0 or
-    /// 1 as floats, `out[rows.size()][dims]`; synchronizes first.
+    /// Writes the gradients of the given global rows (device r's row i is r * rows + i, dead rows included; of this
+    /// box's devices alone) of set 0 or 1 as floats, `out[rows.size()][dims]`; synchronizes first.
     virtual void gradient_rows(int set, std::span<std::int64_t const> rows, float* out) = 0;
     /// Forgets the peaks measured so far.
     virtual void memory_reset() = 0;
@@ -55,6 +70,8 @@ class backend_t {
     virtual void flush_caches() { flush_(); }
     /// The engine that runs, such as `cpu-avx512bf16` or `sm90`.
     virtual std::string engine() const = 0;
+    /// Empty where there is one box.
+    virtual std::optional<rails_report_t> rails() const { return {}; }
 
   private:
     cache_flush_t flush_;

@@ -1,16 +1,20 @@
-// The CPU as 1 to 16 virtual devices of this process.
+// The CPU as 1 to 16 virtual devices of this process, perhaps with more of them in other processes.
 #include <fstream>
 
 #include "backend.hpp"
 #include "process_memory.hpp"
 #include "scaling_contrasts.hpp"
+#include "scaling_contrasts/rails/step.hpp"
 
 namespace scaling_contrasts::bench {
 namespace {
 
 class cpu_backend_t final : public backend_t {
   public:
-    cpu_backend_t(problem_t const& problem, run_options_t const& options) : problem_(problem), options_(options) {
+    cpu_backend_t(problem_t const& problem, run_options_t const& options)
+        : problem_(problem),
+          options_(options),
+          own_(rails::devices_of(options.box, options.boxes, problem.world_size)) {
         memory_counter().reset_peak();
         baseline_ = resident_bytes();
     }
@@ -20,17 +24,17 @@ class cpu_backend_t final : public backend_t {
         auto const elements = static_cast<std::size_t>(problem_.rows * problem_.dims);
         bool const wide = problem_.gradient_type == gradient_type_t::float32_k;
         std::vector<set_t> views;
-        for (int slot = 0; slot < problem_.world_size * sets; ++slot) {
+        for (int slot = 0; slot < own_.count * sets; ++slot) {
             embeddings_.emplace_back(elements);
             gradients_.emplace_back(elements * (wide ? sizeof(float) : sizeof(bf16_t)));
             labels_.emplace_back(static_cast<std::size_t>(problem_.rows));
         }
         pool_t pool(options_.threads);
-        for (int device = 0; device < problem_.world_size; ++device)
+        for (int device = 0; device < own_.count; ++device)
             for (int set = 0; set < sets; ++set) {
                 auto const slot = static_cast<std::size_t>(device * sets + set);
                 pool.run(static_cast<int>(problem_.rows), [&](int i) {
-                    std::int64_t const row = device * problem_.rows + i;
+                    std::int64_t const row = (own_.first + device) * problem_.rows + i;
                     auto const group = label_of(sets == 1 ? problem_.labels : label_layout_t::distinct_k, row);
                     labels_[slot][static_cast<std::size_t>(i)] = group;
                     fill_row(problem_.seed, set, row, group, problem_.dims,
@@ -38,16 +42,28 @@ class cpu_backend_t final : public backend_t {
                 });
                 views.push_back({embeddings_[slot].data(), labels_[slot].data(), gradients_[slot].data()});
             }
-        step_ = std::make_unique<step_t>(problem_, std::move(views), options_.threads, options_.engine);
+        if (options_.mesh)
+            boxes_step_ = std::make_unique<rails::boxes_step_t>(*options_.mesh, options_.rails, problem_, views,
+                                                                options_.threads, options_.engine);
+        else step_ = std::make_unique<step_t>(problem_, std::move(views), options_.threads, options_.engine);
     }
 
-    void step() override { scalars_ = step_->run(); }
-    void synchronize() override {}
-    scalars_t scalars() override { return scalars_; }
+    void step() override {
+        if (boxes_step_) boxes_step_->run();
+        else scalars_ = step_->run();
+    }
+    void synchronize() override {
+        if (boxes_step_) scalars_ = boxes_step_->scalars();
+    }
+    scalars_t scalars() override {
+        synchronize();
+        return scalars_;
+    }
 
     void gradient_rows(int set, std::span<std::int64_t const> rows, float* out) override {
         for (std::int64_t const row : rows) {
-            auto const slot = static_cast<std::size_t>(row / problem_.rows * sets_of(problem_.loss) + set);
+            auto const slot =
+                static_cast<std::size_t>((row / problem_.rows - own_.first) * sets_of(problem_.loss) + set);
             std::int64_t const first = row % problem_.rows * problem_.dims;
             auto const* const data = gradients_[slot].data();
             if (problem_.gradient_type == gradient_type_t::float32_k)
@@ -66,7 +82,7 @@ class cpu_backend_t final : public backend_t {
 
     /// Virtual devices share one process and one workspace; each is charged an equal part of everything.
     memory_t memory() override {
-        std::int64_t const devices = problem_.world_size;
+        std::int64_t const devices = own_.count;
         std::int64_t inputs = 0, gradients = 0;
         for (auto const& buffer : embeddings_) inputs += static_cast<std::int64_t>(buffer.size() * sizeof(bf16_t));
         for (auto const& buffer : labels_) inputs += static_cast<std::int64_t>(buffer.size() * sizeof(std::int32_t));
@@ -82,14 +98,24 @@ class cpu_backend_t final : public backend_t {
 
     std::string engine() const override { return cpu::pick(options_.engine).name; }
 
+    std::optional<rails_report_t> rails() const override {
+        if (!boxes_step_) return {};
+        auto const& rails = boxes_step_->rails();
+        auto const traffic = rails.traffic();
+        return rails_report_t{rails.transport(), boxes_step_->steps(), traffic.bytes_sent, traffic.bytes_received,
+                              boxes_step_->embedding_bytes()};
+    }
+
   private:
     problem_t problem_;
     run_options_t options_;
+    devices_t own_;
     std::optional<std::int64_t> baseline_;
     std::vector<buffer_t<bf16_t>> embeddings_;
     std::vector<buffer_t<std::byte>> gradients_;
     std::vector<buffer_t<std::int32_t>> labels_;
-    std::unique_ptr<step_t> step_;
+    std::unique_ptr<step_t> step_;                     // of one box
+    std::unique_ptr<rails::boxes_step_t> boxes_step_;  // of several
     scalars_t scalars_;
 };
 
@@ -107,7 +133,10 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
         return reason.what();
     }
     // Inputs, gradients and the fp32 accumulator; Linux would rather kill a process than refuse it memory.
-    std::int64_t const bytes = sets_of(problem.loss) * problem.world_size * problem.rows * problem.dims * 10;
+    // What has arrived from other boxes is held twice.
+    std::int64_t const here = problem.world_size / options.boxes;
+    std::int64_t const bytes =
+        sets_of(problem.loss) * problem.rows * problem.dims * (here * 10 + (problem.world_size - here) * 4);
     auto const available = available_bytes();
     if (available && bytes > *available)
         throw failure_t(status_t::out_of_memory_k, "needs about " + std::to_string(bytes >> 20) + " MiB, " +

@@ -8,12 +8,13 @@
 #include <cstdio>
 #include <numeric>
 
+#include "boxes.hpp"
 #include "json.hpp"
 #include "npy.hpp"
 #include "process_memory.hpp"
 #include "scaling_contrasts/inputs.hpp"
+#include "scaling_contrasts/rails/sha256.hpp"
 #include "sensors.hpp"
-#include "sha256.hpp"
 #include "sleep_backend.hpp"
 
 namespace scaling_contrasts::bench {
@@ -46,7 +47,7 @@ class reporter_t {
         if (!arguments.events) return;
         stream_ = stdout;
         if (arguments.folder.empty()) return;
-        std::string const path = arguments.folder + "/events.0.jsonl";
+        std::string const path = arguments.folder + "/events." + std::to_string(arguments.meeting.box) + ".jsonl";
         stream_ = std::fopen(path.c_str(), "w");
         if (!stream_)
             throw usage_error_t("cannot write " + path +
@@ -86,12 +87,18 @@ struct summary_t {
 
 class run_t {
   public:
-    run_t(arguments_t const& arguments, reporter_t& reporter)
-        : arguments_(arguments), reporter_(reporter), factory_(factory_of(arguments)), start_(seconds_now()) {}
+    run_t(arguments_t const& arguments, reporter_t& reporter, company_t& company)
+        : arguments_(arguments),
+          reporter_(reporter),
+          company_(company),
+          factory_(factory_of(arguments)),
+          start_(seconds_now()) {}
 
     summary_t run() {
         json_t start;
-        start.integer("rank", 0).integer("pid", ::getpid()).text("system", arguments_.system);
+        start.integer("rank", std::int64_t{arguments_.meeting.box})
+            .integer("pid", ::getpid())
+            .text("system", arguments_.system);
         auto versions = factory_.versions;
         versions["scaling_contrasts"] = SCALING_CONTRASTS_VERSION;
         start.texts("versions", versions);
@@ -104,6 +111,7 @@ class run_t {
         reporter_.event("start", start.raw("declares", declares.line()));
         reporter_.event("ready", json_t().integer("rss_bytes", resident_bytes()).integer("input_bytes", input_bytes()));
 
+        company_.meet();
         require_supported(arguments_.problem);
         std::unique_ptr<backend_t> backend;
         auto built = [&]() -> backend_t& {
@@ -134,15 +142,22 @@ class run_t {
         auto const& problem = arguments_.problem;
         return sets_of(problem.loss) * problem.rows * (problem.dims * std::int64_t{2} + 4);
     }
+    run_options_t options() const {
+        run_options_t out = arguments_.run;
+        out.rails = arguments_.rails;
+        out.mesh = company_.mesh();
+        out.boxes = arguments_.meeting.boxes;
+        out.box = arguments_.meeting.box;
+        return out;
+    }
     void require_supported(problem_t const& problem) const {
-        std::string reason = factory_.unsupported(problem, arguments_.run);
+        std::string reason = factory_.unsupported(problem, options());
         if (arguments_.dtype != "bfloat16") reason = "embeddings are bfloat16 only";
-        if (arguments_.meeting.boxes > 1) reason = "several boxes: the rails between them are being built";
         if (!reason.empty()) throw failure_t(status_t::unsupported_k, reason);
     }
     std::unique_ptr<backend_t> make(problem_t const& problem) const {
         require_supported(problem);
-        auto backend = factory_.make(problem, arguments_.run);
+        auto backend = factory_.make(problem, options());
         backend->build();
         backend->synchronize();
         return backend;
@@ -167,12 +182,13 @@ class run_t {
             rows.resize(static_cast<std::size_t>(check.problem.rows * check.problem.world_size));
             std::iota(rows.begin(), rows.end(), 0);
         }
+        std::erase_if(rows, [&](std::int64_t row) { return !company_.owns(check.problem, row); });
         bool const two = sets_of(check.problem.loss) == 2;
         json_t files;
         std::vector<float> values(rows.size() * static_cast<std::size_t>(check.problem.dims));
         for (int set = 0; set < (two ? 2 : 1); ++set) {
             std::string const name = !two ? "rows" : set == 0 ? "images" : "captions";
-            std::string const file = check.name + "." + name + ".0.npy";
+            std::string const file = check.name + "." + name + "." + std::to_string(arguments_.meeting.box) + ".npy";
             files.text(name, file);
             backend->gradient_rows(set, rows, values.data());
             write_npy(reporter_.path(file), values.data(), static_cast<std::int64_t>(rows.size()), check.problem.dims);
@@ -208,7 +224,7 @@ class run_t {
             require_time();
             backend.step();
             backend.synchronize();
-            elapsed = seconds_now() - begin;
+            elapsed = company_.maximum(seconds_now() - begin, "waited for it to warm up");
         }
         json_t warm_up;
         warm_up.integer("steps", std::int64_t{steps}).number("seconds", elapsed);
@@ -220,6 +236,7 @@ class run_t {
         per_block = std::min(per_block, std::max(2, timing.steps_per_block));
         for (int block = 0; block < timing.blocks; ++block) {
             require_time();
+            company_.barrier("waited for it to start a block");
             before = sensors.read();
             backend.synchronize();
             double const seconds = timing.cold ? cold_block(backend, per_block) : warm_block(backend, per_block);
@@ -230,6 +247,14 @@ class run_t {
                 .number("seconds", seconds);
             reporter_.event("block", sensors_t::add(event, before, sensors.read()));
         }
+        if (auto const rails = backend.rails())
+            reporter_.event("rails",
+                            json_t()
+                                .text("transport", rails->transport)
+                                .integer("steps", static_cast<std::int64_t>(rails->steps))
+                                .integer("bytes_sent", static_cast<std::int64_t>(rails->bytes_sent))
+                                .integer("bytes_received", static_cast<std::int64_t>(rails->bytes_received))
+                                .integer("embedding_bytes", static_cast<std::int64_t>(rails->embedding_bytes)));
     }
     static double warm_block(backend_t& backend, int steps) {
         double const begin = seconds_now();
@@ -267,6 +292,7 @@ class run_t {
 
     arguments_t const& arguments_;
     reporter_t& reporter_;
+    company_t& company_;
     backend_factory_t const& factory_;
     double start_;
     summary_t summary_;
@@ -275,6 +301,7 @@ class run_t {
 void print_summary(arguments_t const& arguments, summary_t const& summary) {
     auto seconds = summary.step_seconds;
     std::sort(seconds.begin(), seconds.end());
+    if (arguments.meeting.boxes > 1) std::printf("box %d of %d: ", arguments.meeting.box, arguments.meeting.boxes);
     bool const grouped = arguments.problem.loss == loss_t::one_set_info_nce_k;
     std::printf("%s%s%s R=%lld x %d on %s, %d threads: loss %.6g, dt %.6g, db %.6g", name_of(arguments.problem.loss),
                 grouped ? " " : "", grouped ? name_of(arguments.problem.form) : "",
@@ -302,11 +329,15 @@ int run_case(arguments_t const& given) {
         arguments.actions = {"time", "memory"};
     }
     reporter_t reporter(arguments);
+    company_t company(arguments);
     status_t status = status_t::ok_k;
     std::string reason;
+    bool usage = false;  // what the user gave is wrong
     try {
-        auto const summary = run_t(arguments, reporter).run();
+        auto const summary = run_t(arguments, reporter, company).run();
         if (!arguments.events) print_summary(arguments, summary);
+    } catch (rails::setup_error_t const& problem) {
+        status = status_t::crashed_k, reason = problem.what(), usage = true;
     } catch (failure_t const& problem) {
         status = problem.status, reason = problem.what();
     } catch (std::bad_alloc const&) {
@@ -316,9 +347,10 @@ int run_case(arguments_t const& given) {
     } catch (std::exception const& problem) {
         status = status_t::crashed_k, reason = problem.what();
     }
+    if (status != status_t::ok_k) company.abort(reason);
     reporter.event("end", json_t().text("status", name_of(status)).text("reason", reason));
     if (status != status_t::ok_k) std::fprintf(stderr, "scaling_contrasts: %s: %s\n", name_of(status), reason.c_str());
-    return status == status_t::ok_k ? 0 : 1;
+    return status == status_t::ok_k ? 0 : usage ? 2 : 1;
 }
 
 std::string capabilities() {
@@ -342,7 +374,7 @@ std::string capabilities() {
 }
 
 std::string inputs_digest(problem_t const& problem) {
-    sha256_t sha;
+    rails::sha256_t sha;
     std::vector<bf16_t> row(static_cast<std::size_t>(problem.dims));
     int const sets = sets_of(problem.loss);
     for (int set = 0; set < sets; ++set)

@@ -1,12 +1,16 @@
-// SHA-256 (FIPS 180-4), for the digest of the inputs.
+// SHA-256 (FIPS 180-4), for the digest of the inputs, and HMAC (RFC 2104) with it, for boxes that prove they know a token.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
-#include <cstring>
+#include <initializer_list>
 #include <string>
+#include <string_view>
 
-namespace scaling_contrasts::bench {
+namespace scaling_contrasts::rails {
+
+using digest_t = std::array<unsigned char, 32>;
 
 class sha256_t {
   public:
@@ -18,7 +22,7 @@ class sha256_t {
             if (filled_ == 64) compress();
         }
     }
-    std::string hex() {
+    digest_t digest() {
         std::uint64_t const bits = length_ * 8;
         unsigned char const one = 0x80, zero = 0;
         add(&one, 1);
@@ -27,9 +31,15 @@ class sha256_t {
             auto const byte = static_cast<unsigned char>(bits >> (8 * i));
             add(&byte, 1);
         }
+        digest_t out;
+        for (std::size_t i = 0; i < out.size(); ++i)
+            out[i] = static_cast<unsigned char>(state_[i / 4] >> (24 - 8 * (i % 4)));
+        return out;
+    }
+    std::string hex() {
         std::string text;
-        for (std::uint32_t const word : state_)
-            for (int i = 28; i >= 0; i -= 4) text += "0123456789abcdef"[(word >> i) & 15];
+        for (unsigned char const byte : digest())
+            text += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
         return text;
     }
 
@@ -85,4 +95,37 @@ class sha256_t {
     std::uint64_t length_ = 0;
 };
 
-}  // namespace scaling_contrasts::bench
+/// HMAC-SHA256 of the parts, one after the other.
+inline digest_t hmac_sha256(std::string_view key, std::initializer_list<std::string_view> parts) {
+    std::array<unsigned char, 64> pad{};
+    if (key.size() > pad.size()) {
+        sha256_t hash;
+        hash.add(key.data(), key.size());
+        digest_t const digest = hash.digest();
+        std::copy(digest.begin(), digest.end(), pad.begin());
+    } else {
+        std::copy(key.begin(), key.end(), pad.begin());
+    }
+    auto keyed = [&pad](unsigned char mask) {
+        auto block = pad;
+        for (auto& byte : block) byte ^= mask;
+        sha256_t hash;
+        hash.add(block.data(), block.size());
+        return hash;
+    };
+    sha256_t inner = keyed(0x36), outer = keyed(0x5c);
+    for (auto const part : parts) inner.add(part.data(), part.size());
+    digest_t const digest = inner.digest();
+    outer.add(digest.data(), digest.size());
+    return outer.digest();
+}
+
+/// Compares in a time that does not depend on where they differ.
+inline bool same(digest_t const& a, std::string_view b) {
+    unsigned char difference = b.size() == a.size() ? 0 : 1;
+    for (std::size_t i = 0; i < a.size() && i < b.size(); ++i)
+        difference |= static_cast<unsigned char>(a[i] ^ static_cast<unsigned char>(b[i]));
+    return difference == 0;
+}
+
+}  // namespace scaling_contrasts::rails
