@@ -67,7 +67,7 @@ class step_t {
     /// one_set_info_nce only: the same over positives, once all devices have closed the first.
     void gather_positives(int device, int peer);
     void close_positives(int device);
-    /// info_nce only: what peers must know of a device before they score against it, `statistics_size()` floats.
+    /// Softmax losses only: what peers must know of a device before they score against it, `statistics_size()` floats.
     std::size_t statistics_size() const;
     void write_statistics(int device, float* out) const;
     void read_statistics(int device, float const* in);
@@ -113,6 +113,10 @@ class step_t {
                 visit(device, (device + shift) % problem_.world_size);
     }
 
+    std::vector<buffer_t<float> const*> statistics_of(cpu::side_t const& side) const {
+        if (problem_.loss == loss_t::info_nce_k) return {&side.log_sums, &side.rest};
+        return {&side.log_sums, &side.rest, &side.own, &side.negatives};
+    }
     void check() const;
     void find_norms(cpu::side_t& side, bool clear);
     cpu::side_t make_side(int device, int set) const;
@@ -149,8 +153,6 @@ inline void step_t::check() const {
         throw std::invalid_argument("devices " + std::to_string(own_.first) + " to " +
                                     std::to_string(own_.first + own_.count - 1) + " are not all among " +
                                     std::to_string(devices));
-    if (problem_.loss == loss_t::one_set_info_nce_k && own_.count != 0 && own_.count != devices)
-        throw std::invalid_argument("one_set_info_nce takes all devices in one process; use one machine");
     if (problem_.rows < 1)
         throw std::invalid_argument("rows is " + std::to_string(problem_.rows) + "; it must be at least 1");
     if (!problem_.live.empty() && static_cast<int>(problem_.live.size()) != devices)
@@ -364,22 +366,24 @@ inline void step_t::close_gather(int device) {
 }
 
 inline std::size_t step_t::statistics_size() const {
-    return static_cast<std::size_t>(set_count() * 2 * ladder_.count * problem_.rows);
+    auto const arrays = statistics_of(sides_[0]).size() * static_cast<std::size_t>(set_count());
+    return arrays * static_cast<std::size_t>(ladder_.count * problem_.rows);
 }
 
-/// `[set][log_sums, rest][prefix][rows]`; dead rows are skipped.
+/// `[set][array][prefix][rows]`; dead rows are skipped.
 inline void step_t::write_statistics(int device, float* out) const {
     for (int set = 0; set < set_count(); ++set)
-        for (auto const* values : {&side(device, set).log_sums, &side(device, set).rest})
+        for (auto const* values : statistics_of(side(device, set)))
             for (int p = 0; p < ladder_.count; ++p, out += problem_.rows)
                 std::copy_n(values->data() + p * side(device, set).padded, side(device, set).x.rows, out);
 }
 
 inline void step_t::read_statistics(int device, float const* in) {
     for (int set = 0; set < set_count(); ++set)
-        for (auto* values : {&side(device, set).log_sums, &side(device, set).rest})
+        for (auto const* values : statistics_of(side(device, set)))
             for (int p = 0; p < ladder_.count; ++p, in += problem_.rows)
-                std::copy_n(in, side(device, set).x.rows, values->data() + p * side(device, set).padded);
+                std::copy_n(in, side(device, set).x.rows,
+                            const_cast<float*>(values->data()) + p * side(device, set).padded);
 }
 
 /// Cells (i, i): cosine 1 whatever the row, so they have no gradient but dt and db.

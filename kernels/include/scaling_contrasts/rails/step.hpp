@@ -1,6 +1,6 @@
 // A training step of the loss over several boxes, CPU engine: each box posts its devices' embeddings first, scores its
 // own blocks while they fly, then its rows against what has arrived, box after box in ring order, so that results do not
-// depend on who is fast. info_nce sends its log-sums the same way. Loss, dt and db follow as one small message a box,
+// depend on who is fast. The softmax losses send their log-sums the same way. Loss, dt and db follow as one small message a box,
 // and are awaited only when somebody asks for them, or two steps later.
 #pragma once
 #include <exception>
@@ -26,8 +26,8 @@ class boxes_step_t {
           problem_(problem),
           own_(devices_of(mesh.box(), mesh.boxes(), problem.world_size)),
           overlap_(options.overlap),
-          labelled_(problem.loss == loss_t::one_set_sigmoid_k && sets[0].labels != nullptr),
-          statistics_(problem.loss == loss_t::info_nce_k) {
+          labelled_(sets_of(problem.loss) == 1 && sets[0].labels != nullptr),
+          statistics_(is_softmax(problem.loss)) {
         static std::uint32_t epoch = 0;
         rails_ = make_rails(mesh, make_plan(sets), options, ++epoch);
         step_ = std::make_unique<step_t>(problem, all_sets(sets), threads, engine, own_);
@@ -56,7 +56,7 @@ class boxes_step_t {
 
   private:
     std::size_t set_bytes() const { return static_cast<std::size_t>(problem_.rows * problem_.dims) * sizeof(bf16_t); }
-    /// Log-sums and rests of both sets.
+    /// As step_t::statistics_size(): two arrays of two sets, or four of one.
     std::size_t statistics_bytes() const {
         return 4 * problem_.prefixes.size() * static_cast<std::size_t>(problem_.rows) * sizeof(float);
     }
@@ -182,8 +182,14 @@ inline void boxes_step_t::run() {
         auto const gather = [&](int device, int peer) { step_->gather(device, peer); };
         for_own_blocks(gather);
         for_arrivals(kind_t::embeddings_k, gather);
+        for_own([&](int device) { step_->close_gather(device); });
+        if (problem_.loss == loss_t::one_set_info_nce_k)
+            for_own([&](int device) {
+                for (int shift = 0; shift < problem_.world_size; ++shift)
+                    step_->gather_positives(device, (device + shift) % problem_.world_size);
+                step_->close_positives(device);
+            });
         for_own([&](int device) {
-            step_->close_gather(device);
             step_->write_statistics(device, source<float>(device - own_.first, kind_t::statistics_k));
         });
         post(kind_t::statistics_k);
