@@ -8,13 +8,13 @@ RUN = @command -v "$$PYTHON" >/dev/null 2>&1 || { echo "setup: PYTHON=$$PYTHON i
 	"$$PYTHON" -m harness.setup $@
 
 .DEFAULT_GOAL := help
-TARGETS := help setup native bench report regress capacity plan doctor selftest test lint format lock clean
+TARGETS := help setup native bench report regress capacity plan doctor selftest test test-rdma lint format lock clean
 .PHONY: $(TARGETS)
 .NOTPARALLEL:
 
 help: ## this list
 	@echo "make TARGET [VARIABLE=value]"
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-10s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-10s %s\n' "$$name" "$$text"; done
 	@echo "All targets: PYTHON=python3, VENV=.venv (none: use PYTHON's own packages, no network), ARGS=\"...\". More: docs/usage.md"
 
 setup: ## make .venv from the locked versions (all targets below do so when needed)
@@ -45,6 +45,9 @@ selftest: ## check the harness against itself
 	$(RUN)
 
 test: ## run the C++ and Python tests: ARGS="-k name"
+	$(RUN)
+
+test-rdma: ## the RDMA rails between two emulated machines with Soft-RoCE (qemu; 1 to 4 minutes)
 	$(RUN)
 
 lint: ## check style and layout

@@ -89,6 +89,13 @@ def test(options: Options) -> int:
     return foreground([interpreter, "-m", "pytest", *words(options, "ARGS")]) or code
 
 
+def test_rdma(options: Options) -> int:
+    """The RDMA rails of the native binary, between two guests that are emulated here."""
+    interpreter = environment.prepare(options, development=True)
+    native.build(options, interpreter)
+    return foreground([interpreter, "-m", "tests.rdma", *words(options, "ARGS")])
+
+
 def lint(options: Options) -> int:
     """Style and common mistakes of Python, layout of C++."""
     interpreter = environment.prepare(options, development=True)
@@ -149,6 +156,7 @@ TARGETS: dict[str, Callable[[Options], int]] = {
     "doctor": lambda options: harness(options, "doctor"),
     "selftest": lambda options: harness(options, "selftest"),
     "test": test,
+    "test-rdma": test_rdma,
     "lint": lint,
     "format": format_sources,
     "lock": lock,

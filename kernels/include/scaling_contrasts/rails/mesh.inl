@@ -101,8 +101,9 @@ inline void mesh_t::follow() {
         std::lock_guard const lock(mutex_);
         return !heard_table_.empty();
     };
+    // Box 0 may have begun to wait just now; it knows best who is missing.
     monitor_.wait(
-        deadline, heard, [] { return std::string("waited for the other boxes to come"); },
+        in_seconds(meeting_.join_seconds + 2), heard, [] { return std::string("waited for the other boxes to come"); },
         [&] { return leader + ": has not said where the other boxes are, while this box waited for them to come"; });
     {
         std::lock_guard const lock(mutex_);

@@ -1,0 +1,1 @@
+"""RDMA without RDMA hardware: two emulated guests with Soft-RoCE between them (`make test-rdma`)."""
