@@ -39,7 +39,9 @@ std::string agreement_of(arguments_t const& arguments) {
     }
     auto const& timing = arguments.timing;
     out << "warmup=" << timing.warmup_steps << "," << timing.warmup_seconds << "\n";
-    out << "blocks=" << timing.blocks << "," << timing.steps_per_block << "," << timing.max_block_seconds << "\n";
+    out << "blocks=" << timing.blocks << "," << timing.steps_per_block << "," << timing.max_block_seconds << ","
+        << timing.cold << "\n";
+    out << "form=" << name_of(problem.form) << "\nfabric=" << arguments.run.fabric << "\n";
     out << "rails=" << arguments.rails.transport << "\nsockets=" << arguments.rails.sockets << "\n";
     return out.str();
 }
@@ -48,7 +50,7 @@ double predicted_seconds(arguments_t const& arguments) {
     problem_t const& problem = arguments.problem;
     double const here = static_cast<double>(problem.rows * problem.world_size / arguments.meeting.boxes);
     double const all = static_cast<double>(problem.rows * problem.world_size);
-    double const products = problem.loss == loss_t::info_nce_k ? 8 : 6;  // scores, both gradients, scores again
+    double const products = is_softmax(problem.loss) ? 8 : 6;  // scores, both gradients, scores again
     double const speed = arguments.device == "cuda" ? 5e13 : 2e9 * arguments.run.threads;
     return products * here * all * problem.dims / speed;
 }
