@@ -20,6 +20,10 @@ ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
 GROUPS = ("campaign", "protocol", "launch", "machine")
 DTYPES = ("bfloat16", "float32")
+PART_FIELDS = (
+    *("systems", "losses", "states", "rows", "world_sizes"),
+    *("dims", "prefixes", "prefix_weights", "labels", "self_pairs", "dtype", "gradient_dtype"),
+)
 # Where results go and what is shown: changing these does not make it another run.
 NOT_IDENTITY = ("list", "resume", "allow_busy", "results", "budget")
 
@@ -51,6 +55,25 @@ class Configuration:
         kept = {key: value for key, value in self.values.items() if key not in NOT_IDENTITY}
         kept["launch"] = {key: value for key, value in self.launch.items() if key not in LOCAL_FIELDS}
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+    def matrices(self) -> list[Configuration]:
+        """Itself, or one for each of its `parts`, with that part's fields in place of its own.
+
+        Raises ConfigurationError for a part that is none, and for a field on the command line that the parts set.
+        """
+        parts = self.values.get("parts") or [{}]
+        if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+            raise ConfigurationError(f"parts is {parts!r}; give a list of mappings, such as parts=[{{rows:[256]}}]")
+        typed = {override.partition("=")[0] for override in self.overrides}
+        for name in (name for part in parts for name in part):
+            if name not in PART_FIELDS:
+                raise ConfigurationError(f"parts set {name!r}; they may set {', '.join(PART_FIELDS)}")
+            if name in typed:
+                raise ConfigurationError(f"the parts of campaign {self.campaign} set {name}; give parts=[...] instead")
+        found = [Configuration(self.values | part, self.overrides, self.machines) for part in parts]
+        for each in found:
+            _check(each.values)
+        return found
 
     def for_device(self, device: str) -> Configuration:
         """Fields left null filled from `on_cpu` or `on_cuda`."""
@@ -196,6 +219,7 @@ def _check_protocol(protocol: dict[str, Any]) -> None:
         if not _is_number(protocol[name]) or protocol[name] < 0:
             raise ConfigurationError(f"protocol.{name} is {protocol[name]!r}; give seconds, 0 or more")
     _one_of("protocol.cache", protocol["cache"], ("warm", "cold"))
+    _one_of("protocol.together", protocol["together"], (True, False))
     _integer("protocol.retries", protocol["retries"], 0, optional=False)
     limit = protocol["maximum_range"]
     if limit is not None and (not _is_number(limit) or limit <= 0):

@@ -73,16 +73,24 @@ def enumerate_cases(configuration: Configuration, machine: Machine) -> list[Plan
     """
     device = choose_device(configuration, machine)
     registry = systems.load(configuration.path("registry"))
-    chosen = systems.select(registry, configuration.systems, configuration.losses)
     support = Support(machine, configuration.path("binary"), configuration.machines)
     planned: dict[str, Planned] = {}  # by case id: what is asked for twice is measured once
+    for matrix in configuration.matrices():
+        chosen = systems.select(registry, matrix.systems, matrix.losses)
+        for case, system, variant in _matrix(matrix, chosen, machine, device):
+            planned[case.case_id] = plan_case(case, system, variant, matrix.protocol, machine, support)
+    return list(planned.values())
+
+
+def _matrix(
+    configuration: Configuration, chosen: Sequence[tuple[System, Variant]], machine: Machine, device: str
+) -> Iterable[tuple[Case, System, Variant]]:
     for nodes, world_size in _worlds(configuration, machine, device):
         for state in configuration.states:
             for rows in configuration.rows or _no("rows"):
                 for system, variant in chosen:
                     case = _case(configuration, system, variant, device, nodes, world_size, state, rows)
-                    planned[case.case_id] = plan_case(case, system, variant, configuration.protocol, machine, support)
-    return list(planned.values())
+                    yield case, system, variant
 
 
 def _no(field: str):

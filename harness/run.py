@@ -20,7 +20,7 @@ from harness.store import CHECK, Store
 
 HASHED_ELEMENTS = 1 << 26  # of one set: larger inputs are not hashed, it would take minutes
 # Fields of a protocol that the harness minds; a worker needs the others.
-_HARNESS_FIELDS = ("rounds", "maximum_range", "retries")
+_HARNESS_FIELDS = ("rounds", "together", "maximum_range", "retries")
 
 
 class Campaign:
@@ -123,17 +123,26 @@ class Campaign:
                 break
             self.ledger.current = each.case, CHECK, "its check"
             self.progress.running(f"check {each.case.title}", done, len(todo))
-            record = self._check(each)
+            record, outcome = self._check(each)
             self._keep(each, CHECK, record)
+            if self._together and not self._failed(each):
+                # Its first step came long before, in the check.
+                self._keep(each, "0", _timed(outcome) | dict.fromkeys(summary.first_use_of(outcome.events)))
             what = _check_text(record)
             predicted = sum(other.total_seconds(self.rounds) for other in todo[done + 1 :])
             predicted += sum(other.launch_seconds * self.rounds for other in todo[: done + 1])
             self.progress.finished(f"check {each.case.title}", what, done + 1, len(todo), self._budget.left(predicted))
 
-    def _check(self, each: Planned) -> dict[str, Any]:
+    @property
+    def _together(self) -> bool:
+        """Whether the process that checks a case also times its first round."""
+        return self.configuration.protocol["together"]
+
+    def _check(self, each: Planned) -> tuple[dict[str, Any], launch.Outcome]:
         case = each.case
         checks, notes = gate.checks_of(case)
-        outcome = self._launch(each, ["check", "memory"] if checks else ["memory"], checks)
+        actions = [*(["check"] if checks else []), "memory", *(["time"] if self._together else [])]
+        outcome = self._launch(each, actions, checks)
         events = outcome.events
         record: dict[str, Any] = {"status": outcome.status, "reason": outcome.reason, "seconds": outcome.seconds}
         record |= self._identity(each, events) | {"notes": notes, "inputs_sha256": self._hash(case)}
@@ -148,7 +157,7 @@ class Campaign:
                 # A documented trap is timed all the same, so that what it costs can be seen.
                 expected = status == "wrong" == each.variant.expected_status(case.state)
                 record |= {"status": status, "reason": verdict.failure, "expected": expected}
-        return record
+        return record, outcome
 
     def _identity(self, each: Planned, events: Events) -> dict[str, Any]:
         """What the worker said about itself, with the installed package's version where it said nothing."""
@@ -179,23 +188,11 @@ class Campaign:
             self.ledger.current = each.case, str(number), f"{name} of {self.rounds}"
             title = f"{name} {each.case.title}"
             self.progress.running(title, done, len(todo))
-            record = self._time(each)
+            record = _timed(self._launch(each, ["time"], []))
             self._keep(each, str(number), record)
             predicted = sum(other.launch_seconds for other in order[done + 1 :])
             predicted += max(0, self.rounds - number - 1) * sum(other.launch_seconds for other in ready)
             self.progress.finished(title, _round_text(record), done + 1, len(todo), self._budget.left(predicted))
-
-    def _time(self, each: Planned) -> dict[str, Any]:
-        outcome = self._launch(each, ["time"], [])
-        record = {"status": outcome.status, "reason": outcome.reason, "seconds": outcome.seconds}
-        record |= {
-            "blocks": summary.blocks_of(outcome.events),
-            "energy_joules_per_step": summary.energy_of(outcome.events),
-            **summary.first_use_of(outcome.events),
-        }
-        if outcome.status == "ok" and not record["blocks"]:
-            record |= {"status": "crashed", "reason": "ended ok without a timed block"}
-        return record
 
     def _noisy(self, each: Planned) -> bool:
         rounds = list(self.store.rounds(each.case.case_id).values())
@@ -230,12 +227,26 @@ class Campaign:
         return self._hashes[key]
 
 
+def _timed(outcome: launch.Outcome) -> dict[str, Any]:
+    """The record of a round."""
+    record = {"status": outcome.status, "reason": outcome.reason, "seconds": outcome.seconds}
+    record |= {
+        "blocks": summary.blocks_of(outcome.events),
+        "energy_joules_per_step": summary.energy_of(outcome.events),
+        **summary.first_use_of(outcome.events),
+    }
+    if outcome.status == "ok" and not record["blocks"]:
+        record |= {"status": "crashed", "reason": "ended ok without a timed block"}
+    return record
+
+
 def rotated(planned: Sequence[Planned], number: int) -> list[Planned]:
     """The order of a round: shape by shape, so that compared systems run side by side, each shape's systems rotated."""
     shapes: dict[tuple, list[Planned]] = {}
     for each in planned:
         case = each.case
-        shapes.setdefault((case.nodes, case.world_size, case.state, case.rows), []).append(each)
+        shape = case.nodes, case.world_size, case.state, case.rows, case.dims, case.dtype, case.labels
+        shapes.setdefault(shape, []).append(each)
     order = []
     for systems in shapes.values():
         start = number % len(systems)

@@ -215,23 +215,37 @@ def _facts(path: Path, columns: tuple[str, ...]) -> tuple[Row, ...]:
 
 
 def _measured(folder: Path) -> tuple[tuple[Run, ...], tuple[str, ...]]:
-    """The newest complete run of each (machine, campaign, protocol), and one line for each run that is not shown."""
+    """The newest complete run of each (machine, campaign, protocol), and one line for each run that is not shown.
+
+    Where there is no complete one, the newest that its time budget ended: what it left out is rows that say so.
+    """
     newest: dict[tuple[str, str, str], Run] = {}
+    partial: dict[tuple[str, str, str], tuple[Run, str]] = {}
     passed_over = []
     for path in sorted(folder.glob("*/*/*/rows.csv")):
         run = _run(path)
         name = f"{run.machine}/{run.campaign}/{run.run_id}"
         missing = _incomplete(run)
+        key = (run.machine, run.campaign, run.protocol)
+        if missing and run.environment.get("finished") is True and run.rows:
+            if key in partial:
+                passed_over.append(partial[key][1])
+            partial[key] = run, f"{name}: {missing}"
+            continue
         if missing:
             passed_over.append(f"{name}: {missing}")
             continue
-        key = (run.machine, run.campaign, run.protocol)
         older = newest.get(key)
         # Paths are sorted and a run id begins with its time, so the later one is the newer one.
         newest[key] = run
         if older:
             passed_over.append(f"{older.machine}/{older.campaign}/{older.run_id}: a newer run is shown")
-    return tuple(newest[key] for key in sorted(newest)), tuple(passed_over)
+    for key, (run, remark) in partial.items():
+        if key in newest:
+            passed_over.append(remark)
+        else:
+            newest[key] = run
+    return tuple(newest[key] for key in sorted(newest)), tuple(sorted(passed_over))
 
 
 def _capacities(folder: Path) -> tuple[tuple[Capacity, ...], tuple[str, ...]]:

@@ -123,11 +123,23 @@ def test_an_expected_status_does_not_fail_the_run(bench):
     trap = {"loss": "one_set_sigmoid", "options": {"fault": "flip_rows"}, "expected_status": "wrong"}
     bench.system("probe", {"trap": trap})
     assert bench.run().returncode == 0
-    assert bench.rows()["trap"]["status"] == "wrong"
+    row = bench.rows()["trap"]
+    assert (row["status"], row["rounds"]) == ("wrong", "2") and row["best_seconds"], "timed all the same"
     bench.system("probe", {"trap": trap | {"options": {}}})
     done = bench.run()
     assert done.returncode == 1, "a trap that has gone is news"
     assert "is ok" in done.stdout
+
+
+def test_one_process_may_check_and_time_a_case(bench):
+    bench.system("probe", {"sleep": {"sleep_seconds": 0.01}})
+    done = bench.run("protocol.together=true", "protocol.rounds=1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = records.read_rows(bench.runs()[0] / "rows.csv")
+    assert (row["status"], row["rounds"], row["samples"]) == ("ok", "1", "2")
+    assert float(row["loss_error"]) == 0.0 and 0.01 <= float(row["best_seconds"]) < 0.02
+    assert row["first_step_seconds"] == "", "its first step was the check's"
+    assert "round 1" not in done.stdout + done.stderr, "no launch of its own"
 
 
 def test_a_yardstick_is_timed_without_a_check(bench):

@@ -8,9 +8,22 @@ from harness.cases import ConfigurationError
 def test_every_campaign_composes(campaign):
     chosen = configuration.compose([f"campaign={campaign}"])
     assert chosen.campaign == campaign
-    assert chosen.protocol["name"] in ("quick", "standard")
+    assert chosen.protocol["name"] in ("quick", "standard", "survey")
     for device in ("cpu", "cuda"):
-        assert chosen.for_device(device).rows
+        assert all(matrix.rows for matrix in chosen.for_device(device).matrices())
+
+
+def test_fields_that_parts_set_are_not_set_beside_them():
+    chosen = configuration.compose(["campaign=metric_learning", "states=[init]"])
+    assert {tuple(matrix.states) for matrix in chosen.matrices()} == {("init",)}
+    for overrides, words in (
+        (["campaign=metric_learning", "rows=[8]"], "the parts of campaign metric_learning set rows"),
+        (["parts=[{seed:1}]"], "parts set 'seed'; they may set systems, "),
+        (["parts=[1]"], "give a list of mappings"),
+        (["parts=[{labels:triples}]"], "unknown labels 'triples'"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            configuration.compose(overrides).matrices()
 
 
 def test_the_named_campaigns_are_what_the_design_says():
@@ -50,8 +63,11 @@ def test_a_changed_protocol_is_custom_but_rounds_may_vary():
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("campaign=big", "unknown campaign 'big'; known: article, devices, quick, single_gpu"),
-        ("protocol=slow", "known: quick, standard"),
+        (
+            "campaign=big",
+            "unknown campaign 'big'; known: article, devices, .*, quick, siglip_kernel_readme, single_gpu",
+        ),
+        ("protocol=slow", "known: quick, standard, survey"),
         ("launch=x", "known: auto, one_box"),
         ("row=[1]", "unknown field 'row'; known: .*rows"),
         ("protocol.round=1", "known: .*protocol.rounds"),

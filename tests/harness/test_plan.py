@@ -193,3 +193,10 @@ def test_list_prints_predictions_and_runs_nothing(bench):
 def test_readable_durations_and_sizes():
     assert [plan.duration(value) for value in (0.4, 59.4, 200, 3900)] == ["0 s", "59 s", "3m20s", "1h05m"]
     assert [plan.size(value) for value in (12, 1536, 3 << 20, 5 << 30)] == ["12 B", "1.5 KiB", "3.0 MiB", "5.0 GiB"]
+
+
+def test_a_campaign_may_have_several_matrices(two_devices):
+    parts = "parts=[{rows:[8],dims:16,prefixes:[16]},{rows:[8,16],labels:fours}]"
+    found = planned(two_devices, CPU, parts)
+    shapes = {(each.case.rows, each.case.dims, each.case.labels) for each in found}
+    assert shapes == {(8, 16, "pairs"), (8, 1024, "fours"), (16, 1024, "fours")}

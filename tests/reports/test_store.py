@@ -83,6 +83,17 @@ def test_the_newest_finished_run_of_each_protocol_is_shown(results):
     )
 
 
+def test_a_run_that_its_time_budget_ended_is_shown_while_there_is_no_complete_one(results):
+    left = row("native", "info_nce", "info_nce", 256, status="interrupted", reason="time budget ended before this case")
+    for run_id in ("20260104T000000Z-aaaa", "20260105T000000Z-bbbb"):
+        add_run(results, "m", "quick", run_id, [*quick_rows(), left], {"complete": False})
+    loaded = store.load(results)
+    assert [run.run_id for run in loaded.runs] == ["20260105T000000Z-bbbb"]
+    assert loaded.passed_over == ("m/quick/20260104T000000Z-aaaa: interrupted before its end",)
+    add_run(results, "m", "quick", "20260101T000000Z-cccc", quick_rows())
+    assert [run.run_id for run in store.load(results).runs] == ["20260101T000000Z-cccc"]
+
+
 def test_checks_beside_the_campaigns_are_no_runs(measured):
     folder = measured / "measured" / "cpu-test-2c" / "checks"
     folder.mkdir()
