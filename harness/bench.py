@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from harness import configuration, environment, launch, lock, machine, nodes, plan, progress, team
+from harness import configuration, environment, launch, lock, machine, nodes, plan, progress, queue, team
 from harness.cases import ConfigurationError
 from harness.configuration import Configuration
 from harness.interrupt import Interrupt
@@ -44,6 +44,8 @@ def main(argv: Sequence[str]) -> int:
     chosen = configuration.compose(argv)
     here = plan.apply_overrides(machine.detect(), chosen.machine)
     device = plan.choose_device(chosen, here)
+    if chosen.launch["queue"] and not chosen.list:
+        return queue.submit(chosen, argv)
     place = nodes.place(chosen.launch)
     chosen = chosen.for_device(device).on_nodes(place.nodes if place else 1)
     planned = plan.enumerate_cases(chosen, here)

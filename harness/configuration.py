@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.cases import LOSSES, STATES, ConfigurationError
 from harness.inputs import LABEL_LAYOUTS
-from harness.nodes import LOCAL_FIELDS, SOURCES
+from harness.nodes import LOCAL_FIELDS, QUEUES, SOURCES
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
@@ -229,6 +229,13 @@ def _check_protocol(protocol: dict[str, Any]) -> None:
 def _check_surroundings(launch: dict[str, Any], machine: dict[str, Any]) -> None:
     _integer("launch.nodes", launch["nodes"], 1)
     _one_of("launch.source", launch["source"], SOURCES)
+    if launch["queue"] is not None:
+        _one_of("launch.queue", launch["queue"], QUEUES)
+    if not isinstance(launch["queue_options"], dict):
+        raise ConfigurationError(
+            f"launch.queue_options is {launch['queue_options']!r}; give submitit's parameters, such as "
+            "launch.queue_options={slurm_partition:gpu,timeout_min:240}"
+        )
     _integer("launch.follower_status", launch["follower_status"], 0)
     for name in ("lost_seconds", "wait_seconds"):
         if not _is_number(launch[name]) or launch[name] < (2 if name == "lost_seconds" else 0):

@@ -17,8 +17,9 @@ from harness.cases import ConfigurationError
 # Fields of configs/launch that may differ from node to node and from one start of a run to the next.
 LOCAL_FIELDS = (
     *("node_rank", "master_addr", "master_port", "token_file"),
-    *("lost_seconds", "wait_seconds", "follower_status"),
+    *("lost_seconds", "wait_seconds", "follower_status", "queue", "queue_options"),
 )
+QUEUES = ("slurm", "local")  # local: processes on this machine, to try it
 SOURCES = ("auto", "environment", "slurm", "none")
 _VARIABLES = {
     "nodes": "NNODES",

@@ -130,7 +130,7 @@ def lock(options: Options) -> int:
     resolve += words(options, "ARGS")  # --upgrade, say; without it versions stay as they are
     base = environment.LOCKS / "base.txt"
     sources = {"base": ["pyproject.toml", "--group", "systems"]}
-    sources |= {group: ["--group", group, "--constraints", base] for group in ("build", "nvidia", "dev")}
+    sources |= {group: ["--group", group, "--constraints", base] for group in ("build", "nvidia", "dev", "slurm")}
     for group, source in sources.items():
         code = foreground([*resolve, *source, "--output-file", environment.LOCKS / f"{group}.txt"])
         if code:

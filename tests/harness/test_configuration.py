@@ -103,6 +103,8 @@ def test_a_changed_protocol_is_custom_but_rounds_may_vary():
         ("launch.source=mpi", "unknown launch.source 'mpi'"),
         ("launch.lost_seconds=1", "2 or more"),
         ("launch.wait_seconds=soon", "launch.wait_seconds is 'soon'"),
+        ("launch.queue=pbs", "unknown launch.queue 'pbs'; known: slurm, local"),
+        ("launch.queue_options=3", "give submitit's parameters"),
         ("launch.follower_status=-1", "launch.follower_status"),
         ("launch.deadline_seconds=0", "above 0"),
         ("launch.grace_seconds=null", "seconds"),
