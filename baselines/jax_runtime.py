@@ -153,7 +153,7 @@ class JaxSystem:
 
     def _allocator_peak_bytes(self) -> int | None:
         """The allocator's own peak, a second opinion on the analysis. It cannot be reset, so it is never too low."""
-        peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in self.devices]
+        peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in self.local_devices]
         return None if None in peaks else max(peaks)
 
     def _device_used_bytes(self) -> int | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from harness import configuration, environment, launch, lock, machine, nodes, plan, progress, queue, team
+from harness import command, configuration, environment, launch, lock, machine, nodes, plan, progress, queue, team
 from harness.cases import ConfigurationError
 from harness.configuration import Configuration
 from harness.interrupt import Interrupt
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
             return measure(chosen, here, planned, parent)[0]
 
         def campaign(leader: Leader) -> int:
-            return measure(chosen, here, leader.unsupported(planned), parent, leader=leader)[0]
+            return measure(chosen, here, leader.roster.unsupported(planned), parent, leader=leader)[0]
 
         return team.run(place, chosen, here, planned, device, campaign)
 
@@ -108,7 +108,7 @@ def measure(
     screen = progress.Progress(stream)
     facts = environment.describe(here, [each.system.package for each in planned])
     if leader:
-        facts["nodes"] = leader.record()
+        facts["nodes"] = leader.roster.record()
     identity = fingerprint(chosen, planned, facts)
     with writing(parent), contextlib.ExitStack() as held:
         store, known = find_folder(parent, identity, chosen.resume, screen, held)
@@ -131,7 +131,7 @@ def measure(
             "machine": parent.parent.name,
             "protocol": chosen.protocol,
             "dropped": [each.case.title for each in dropped],
-            "variables": launch.recorded_environment(),
+            "variables": command.recorded_environment(),
             **_binary(chosen.path("binary")),
             **facts,
         }
@@ -139,7 +139,7 @@ def measure(
         store.write_environment(record)
         code = _run(campaign, store, screen)
         if leader:
-            record["nodes"] = leader.record()  # with those that came back
+            record["nodes"] = leader.roster.record()  # with those that came back
         record |= {"after": environment.moment(here), "notes": [*known.get("notes", []), *campaign.notes]}
         rows = campaign.ledger.rows(ended=True)
         record["inputs_sha256"] = sorted({row["inputs_sha256"] for row in rows if row.get("inputs_sha256")})
@@ -195,7 +195,7 @@ def _systems(campaign: Campaign, store: Store) -> dict[str, Any]:
             found[f"{each.system.name}:{each.variant.name} on {each.case.world_size}"] = {
                 "versions": check.get("versions"),
                 "declares": check.get("declares"),
-                "variables": launch.environment(payload, each.system.launcher),
+                "variables": command.environment(payload, each.system.launcher),
             }
     return found
 

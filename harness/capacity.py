@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import bench, configuration, environment, launch, lock, machine, plan, progress, records
+from harness import bench, command, configuration, environment, lock, machine, plan, progress, records
 from harness.capacity_search import Search, Searcher
 from harness.cases import ConfigurationError
 from harness.configuration import Configuration
@@ -142,7 +142,7 @@ def measure(chosen: Configuration, here: Machine, searches: Sequence[Search], pa
         "machine": parent.parent.name,
         "memory_budget_bytes": memory_budget(chosen, here),
         "available_bytes": available_bytes(),
-        "variables": launch.recorded_environment(),
+        "variables": command.recorded_environment(),
         "before": environment.moment(here),
         **facts,
     }

@@ -14,9 +14,9 @@ from harness.cases import ConfigurationError
 from harness.configuration import Configuration
 from harness.events import Events
 from harness.launch import Outcome
-from harness.leader import BEAT_SECONDS
 from harness.nodes import Place, endpoint
 from harness.rendezvous import Refused, Unreachable
+from harness.roster import BEAT_SECONDS
 from harness.share import Share
 
 _RETRY_SECONDS = 0.5

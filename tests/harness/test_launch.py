@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import gate, launch
+from harness import command, gate, launch
 from harness.cases import Case
 from harness.systems import System
 from harness.worker import classify
@@ -174,7 +174,7 @@ def test_the_native_flags_spell_the_case():
     ]
     more = {"threads": 1, "actions": ["check", "memory"], "checks": checks, "protocol": PROTOCOL}
     assert (
-        launch.native_flags(case.to_json() | more | {"deadline_seconds": 60.0})
+        command.native_flags(case.to_json() | more | {"deadline_seconds": 60.0})
         == (
             "--contract 1 --system native --loss two_set_sigmoid --variant v --state init --rows 64 --live 64,3 "
             "--dims 128 --prefixes 64,128 --dtype bfloat16 --gradient-dtype bfloat16 --scale 10.0 --bias -10.0 "
@@ -190,15 +190,15 @@ def test_the_native_flags_spell_the_case():
 def test_threads_and_devices_are_explicit(monkeypatch):
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     case = payload(world_size=4) | {"threads": 2}
-    torchrun, single = launch.environment(case, "torchrun"), launch.environment(case, "single")
+    torchrun, single = command.environment(case, "torchrun"), command.environment(case, "single")
     assert torchrun["OMP_NUM_THREADS"] == "2", "four processes of two threads"
     assert single["OMP_NUM_THREADS"] == "8", "one process of eight"
     assert single["XLA_FLAGS"] == "--xla_force_host_platform_device_count=4"
     assert torchrun["CUDA_VISIBLE_DEVICES"] == single["CUDA_VISIBLE_DEVICES"] == ""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1,2")
-    on_gpu = launch.environment(case | {"device": "cuda", "world_size": 2}, "single")
+    on_gpu = command.environment(case | {"device": "cuda", "world_size": 2}, "single")
     assert (on_gpu["CUDA_VISIBLE_DEVICES"], on_gpu["XLA_PYTHON_CLIENT_PREALLOCATE"]) == ("3,1", "false")
-    assert "MASTER_PORT" in launch.environment(case | {"world_size": 1}, "torchrun")
+    assert "MASTER_PORT" in command.environment(case | {"world_size": 1}, "torchrun")
 
 
 @pytest.mark.parametrize(

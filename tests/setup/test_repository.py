@@ -36,7 +36,7 @@ def test_locks_hold_names_versions_and_hashes_alone(path):
 
 
 def test_all_locks_are_there_and_agree_on_versions():
-    assert [path.stem for path in LOCKS] == ["base", "build", "dev", "nvidia"]
+    assert [path.stem for path in LOCKS] == ["base", "build", "dev", "nvidia", "slurm"]
     pinned: dict[str, set[str]] = {}
     for path in LOCKS:
         for name, version in re.findall(r"^(\S+)==(\S+)", path.read_text(), flags=re.MULTILINE):
