@@ -32,9 +32,9 @@ class Budget:
         remaining = self._pace * predicted
         return remaining if self.total is None else max(0.0, min(remaining, self.total - self._elapsed()))
 
-    def checks_are_used_up(self) -> bool:
-        """Whether checks have had their share."""
-        return self.total is not None and self._elapsed() > CHECKS_SHARE * self.total
+    def checks_are_used_up(self, together: bool = False) -> bool:
+        """Whether checks have had their share: all of it where they also time (`together`)."""
+        return self.total is not None and self._elapsed() > (1.0 if together else CHECKS_SHARE) * self.total
 
     def fit(self, todo: Sequence[Planned]) -> tuple[list[Planned], list[Planned]]:
         """What of a round fits into the rest, and what does not; the longest cases go first."""

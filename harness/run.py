@@ -118,7 +118,7 @@ class Campaign:
     def _check_all(self) -> None:
         todo = [each for each in self._runnable() if self.store.check(each.case.case_id) is None]
         for done, each in enumerate(todo):
-            if self._budget.checks_are_used_up():
+            if self._budget.checks_are_used_up(self._together):
                 self._leave_out("checks have used up their share of the budget", todo[done:])
                 break
             self.ledger.current = each.case, CHECK, "its check"
