@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reports import capacity, claims, measured, peers, published
+from reports import capacity, claims, measured, papers, peers, published
 from reports.store import Results, Run
 from reports.table import Table, prose
 
@@ -74,7 +74,10 @@ def sections(results: Results) -> list[Section]:
             "Other publications",
             "Elsewhere",
             ("Figures that other projects publish for losses of this kind, each on its own hardware and setting.",),
-            tuple(published.literature(stem, rows) for stem, rows in results.literature.items()),
+            (
+                *papers.tables(results),
+                *(published.literature(stem, rows) for stem, rows in results.literature.items()),
+            ),
         ),
     ]
     return found

@@ -67,11 +67,11 @@ def error_text(row: Row, column: str) -> str:
 
 
 def memory_bytes_of(text: str) -> float | None:
-    """Bytes of a published text such as `2.95 GB`, decimal units; the first figure where there are several."""
+    """Bytes of a published text such as `2.95 GB` (decimal) or `148 MiB`; the first figure where there are several."""
     parts = text.split()
     if len(parts) < 2:
         return None
-    return float(parts[0]) * {"kB": 1e3, "MB": 1e6, "GB": 1e9}[parts[1]]
+    return float(parts[0]) * {"kB": 1e3, "MB": 1e6, "GB": 1e9, "MiB": 2.0**20, "GiB": 2.0**30}[parts[1]]
 
 
 def published_cell(row: Row) -> str:
