@@ -6,7 +6,10 @@ namespace scaling_contrasts::bench {
 
 bool sm100_built() { return true; }
 
-std::string sm100_unsupported(problem_t const& problem) { return sm80::unsupported(problem, sm100::slab_k); }
+std::string sm100_unsupported(problem_t const& problem) {
+    if (problem.loss == loss_t::one_set_info_nce_k) return "the sm100 engine has no one_set_info_nce; use engine sm80";
+    return sm80::unsupported(problem, sm100::slab_k);
+}
 
 std::unique_ptr<gpu::device_step_t> make_sm100_step(step_inputs_t const& in) {
     return make_tiles_step<sm100::engine_t>(in);

@@ -1,6 +1,7 @@
 // The losses in float64 by plain loops on the GPU, written from the formulas of the loss and nothing else: the oracle of
 // cuda_checks. Keeps every cell of every prefix, so it is for small sizes.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -11,6 +12,7 @@ namespace reference {
 using scaling_contrasts::bf16_t;
 using scaling_contrasts::loss_t;
 using scaling_contrasts::problem_t;
+using scaling_contrasts::sets_of;
 namespace gpu = scaling_contrasts::gpu;
 
 struct result_t {
@@ -29,7 +31,8 @@ struct grid_t {
     double *row_rest, *column_rest;      // [P][N]: sum over negatives of e^(l - l of the positive)
     int rows, dims, prefixes, ends[16];
     double weight[16], t, b;
-    bool one_set, nce, self_pairs;
+    bool one_set, nce, self_pairs, grouped, sup_con;
+    double pairs, anchors;  // one_set_info_nce: positive pairs, rows that have positives
 };
 
 static __global__ void norms(grid_t g) {
@@ -78,6 +81,39 @@ static __global__ void log_sums(grid_t g) {
         if (g.live[j] && j != i) rest += exp(logit(j) - own);
     (side ? g.column_rest : g.row_rest)[std::int64_t(p) * g.rows + i] = rest;
     (side ? g.column_log : g.row_log)[std::int64_t(p) * g.rows + i] = own + log1p(rest);
+}
+
+/// one_set_info_nce, one thread a row and prefix: each positive pair's own softmax, over it and the negatives (NT-Xent) or
+/// all other rows (SupCon), one after the other.
+static __global__ void group_slopes(grid_t g) {
+    int const i = blockIdx.x * blockDim.x + threadIdx.x, p = blockIdx.y;
+    if (i >= g.rows || !g.live[i]) return;
+    std::int64_t const row = (std::int64_t(p) * g.rows + i) * g.rows;
+    auto logit = [&](int j) { return g.t * g.cosine[row + j]; };
+    auto positive_of_row = [&](int j) { return g.live[j] && j != i && g.label[i] == g.label[j]; };
+    double count = 0;
+    for (int j = 0; j < g.rows; ++j) count += positive_of_row(j);
+    for (int k = 0; k < g.rows; ++k) {
+        if (!positive_of_row(k)) continue;
+        double const term = g.weight[p] / (g.sup_con ? g.anchors * count : g.pairs);
+        auto joins = [&](int j) { return g.live[j] && j != i && j != k && (g.sup_con || !positive_of_row(j)); };
+        double rest = 0;
+        for (int j = 0; j < g.rows; ++j)
+            if (joins(j)) rest += exp(logit(j) - logit(k));
+        g.cell_loss[row + k] = term * log1p(rest);
+        for (int j = 0; j < g.rows; ++j)
+            if (joins(j)) g.slope[row + j] += term * exp(logit(j) - logit(k)) / (1 + rest);
+        g.slope[row + k] -= term * rest / (1 + rest);
+    }
+}
+
+/// A one-set gradient takes both mirrored cells at once: the mean of their slopes.
+static __global__ void mean_of_mirrored(grid_t g) {
+    int const j = blockIdx.x * blockDim.x + threadIdx.x, i = blockIdx.y, p = blockIdx.z;
+    if (j >= g.rows || j >= i) return;
+    std::int64_t const plane = std::int64_t(p) * g.rows;
+    double &one = g.slope[(plane + i) * g.rows + j], &two = g.slope[(plane + j) * g.rows + i];
+    one = two = (one + two) / 2;
 }
 
 /// Loss and dL/dlogit of every cell, but for 1/n.
@@ -142,7 +178,13 @@ inline result_t evaluate(problem_t const& problem, double t, double b, bf16_t co
                          std::vector<int> const& labels, std::vector<int> const& live) {
     int const n_rows = static_cast<int>(problem.rows * problem.world_size),
               prefixes = static_cast<int>(problem.prefixes.size());
-    bool const one_set = problem.loss == loss_t::one_set_sigmoid_k;
+    bool const one_set = sets_of(problem.loss) == 1, grouped = problem.loss == loss_t::one_set_info_nce_k;
+    double pairs = 0, anchors = 0;
+    for (std::size_t i = 0; grouped && i < labels.size(); ++i) {
+        double count = 0;
+        for (std::size_t j = 0; j < labels.size(); ++j) count += i != j && live[i] && live[j] && labels[i] == labels[j];
+        pairs += count, anchors += count > 0;
+    }
     gpu::ledger_t ledger;
     std::int64_t const cells = std::int64_t(prefixes) * n_rows * n_rows, statistics = std::int64_t(prefixes) * n_rows;
     gpu::buffer_t<double> cosine(ledger, cells), slope(ledger, cells), cell_loss(ledger, cells),
@@ -172,24 +214,32 @@ inline result_t evaluate(problem_t const& problem, double t, double b, bf16_t co
                 b,
                 one_set,
                 problem.loss == loss_t::info_nce_k,
-                problem.self_pairs};
+                problem.self_pairs,
+                grouped,
+                problem.form == scaling_contrasts::form_t::sup_con_k,
+                std::max(pairs, 1.0),
+                std::max(anchors, 1.0)};
     for (int p = 0; p < prefixes; ++p) g.ends[p] = problem.prefixes[p], g.weight[p] = problem.weight_of(p);
     unsigned const blocks = (n_rows + 63) / 64, rows = n_rows, planes = prefixes;
     norms<<<dim3(blocks, 2), 64>>>(g);
     cosines<<<dim3(blocks, rows), 64>>>(g);
     if (g.nce) log_sums<<<dim3(blocks, planes, 2), 64>>>(g);
-    slopes<<<dim3(blocks, rows, planes), 64>>>(g);
+    if (grouped) {
+        group_slopes<<<dim3(blocks, planes), 64>>>(g);
+        mean_of_mirrored<<<dim3(blocks, rows, planes), 64>>>(g);
+    } else slopes<<<dim3(blocks, rows, planes), 64>>>(g);
     row_sums<<<dim3(blocks, planes), 64>>>(g, sums.data());
     std::vector<double> host(statistics * 5);
     gpu::check(cudaMemcpy(host.data(), sums.data(), sums.bytes(), cudaMemcpyDeviceToHost), "summing rows");
     double n = 0;
     for (int alive_row : live) n += alive_row;
+    if (grouped) n = 1;  // its means are in the terms
     result_t result;
     for (std::size_t i = 0; i < host.size(); i += 5) {
         result.loss += host[i] / n, result.scale += host[i + 1] / n, result.scale_terms += host[i + 2] / n;
         result.bias += host[i + 3] / n, result.bias_terms += host[i + 4] / n;
     }
-    if (g.nce) result.bias = 0;
+    if (g.nce || grouped) result.bias = result.bias_terms = 0;
     for (int side = 0; side < (one_set ? 1 : 2); ++side) {
         gradients<<<dim3((problem.dims + 63) / 64, rows), 64>>>(g, side, gradient.data());
         result.gradient[side].resize(static_cast<std::size_t>(gradient.size()));

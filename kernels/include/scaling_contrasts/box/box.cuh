@@ -2,7 +2,7 @@
 // peers: GPU g takes g + 1, g + 2, ..., so that no two fetch from one peer at a time. The next block is fetched while the current
 // one is scored, into two buffers that all peers share. Embedding gradients stay where their rows are; three scalars are summed.
 //
-// Devices meet at the start of a step (embeddings are ready), in info_nce between the passes, and in the sum of the scalars.
+// Devices meet at the start of a step (embeddings are ready), in softmax losses between the passes, and in the sum of the scalars.
 // How they meet is one of two:
 //   flags   kernels wait on flags in each other's memory (domain.cuh): the GPUs' work is independent for the host, one graph each
 //   events  streams wait for each other's events: nothing spins, one graph for all; also what virtual devices of one GPU use
@@ -157,7 +157,7 @@ class box_t {
     int ordinal(int device) const { return lanes_[static_cast<std::size_t>(device)]->device.ordinal; }
     bool gathers() const { return lanes_[0]->device.step->gathers(); }
     /// Stretches between meetings, that of the scalars left out.
-    int phases() const { return gathers() && devices() > 1 ? 2 : 1; }
+    int phases() const { return devices() == 1 ? 1 : 1 + gathers() + lanes_[0]->device.step->gathers_positives(); }
 
     void meet_by_events() {
         for (int d = 0; d < devices(); ++d) {
@@ -209,7 +209,12 @@ class box_t {
         if (phase == 0 && gathers()) {
             walk(device, false, [&](candidates_t const& block) { step.gather(block, own.main); });
             step.close_gather(own.main);
-            if (phases() == 2) return;
+            if (phases() > 1) return;
+        }
+        if (phase == std::min(1, phases() - 1) && step.gathers_positives()) {
+            walk(device, true, [&](candidates_t const& block) { step.gather_positives(block, own.main); });
+            step.close_positives(own.main);
+            if (phases() > 1) return;
         }
         walk(device, gathers(), [&](candidates_t const& block) { step.score(block, own.main); });
         step.finish(own.main);

@@ -18,11 +18,12 @@ struct candidates_t {
     int device = 0;                        ///< whose rows; its first row's global number is device * problem.rows
     bf16_t const* embeddings[2] = {};      ///< of each set, [live][dims]
     std::int32_t const* labels = nullptr;  ///< [live], one set only
-    float const* log_sums[2] = {};         ///< info_nce's second pass: as log_sums() of that device gave them
+    float const* log_sums[2] = {};         ///< passes after the first: as log_sums() of that device gave them
 };
 
 /// A device's share of a step. The device is current in every call, everything is queued on the stream given:
-///   begin, [gather for every block, close_gather,] score for every block, finish
+///   begin, [gather for every block, close_gather, [gather_positives for every block, close_positives,]]
+///   score for every block, finish
 class device_step_t {
   public:
     virtual ~device_step_t() = default;
@@ -33,11 +34,15 @@ class device_step_t {
     /// Writes the gradients, and this device's part of {loss, dL/dt, dL/db}.
     virtual void finish(cudaStream_t stream) = 0;
 
-    /// Whether the loss needs a first pass over all blocks (info_nce), with a barrier of all devices behind it.
+    /// Whether the loss needs a first pass over all blocks (softmax losses), with a barrier of all devices behind it.
     virtual bool gathers() const { return false; }
     virtual void gather(candidates_t const&, cudaStream_t) {}
     virtual void close_gather(cudaStream_t) {}
-    /// What close_gather leaves for the other devices: log2 of the sums over candidates, [log_sum_count(device)] of a set.
+    /// Whether it needs a second one, with a barrier behind it: one_set_info_nce.
+    virtual bool gathers_positives() const { return false; }
+    virtual void gather_positives(candidates_t const&, cudaStream_t) {}
+    virtual void close_positives(cudaStream_t) {}
+    /// What these leave for the other devices: log2 of the sums over candidates, [log_sum_count(device)] of a set.
     virtual float const* log_sums(int) const { return nullptr; }
     virtual std::int64_t log_sum_count(int) const { return 0; }
 

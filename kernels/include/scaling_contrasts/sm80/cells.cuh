@@ -9,9 +9,15 @@
 namespace scaling_contrasts::sm80 {
 
 /// Slopes come in this unit, and wait as fractions without their signs: only positives' are negative. Two softmaxes make 2
-/// at most, so they are halved; in the exponent, for ptxas 13.0 lost a factor of 0.5 before the fraction's shift.
+/// at most, so they are halved; in the exponent, for ptxas 13.0 lost a factor of 0.5 before the fraction's shift. NT-Xent's
+/// slopes reach a row's number of positives, below 2^31, and SupCon's positives have either sign (groups.cuh).
 template <pass_t kPass>
-inline constexpr float slope_unit_k = kPass == pass_t::softmax_k ? 0.5f : 1.0f;
+inline constexpr float slope_unit_k = kPass == pass_t::softmax_k  ? 0.5f
+                                      : kPass == pass_t::groups_k ? 0x1p-32f
+                                                                  : 1.0f;
+/// What that adds to the logarithms of the sums that a softmax divides by. Groups: one more, for a mean of two.
+template <pass_t kPass>
+inline constexpr float log_unit_k = kPass == pass_t::groups_k ? 33.0f : 1.0f;
 
 /// Eight cells whose 2^x sum to less than this take three terms of the series of softplus and sigmoid: errors stay
 /// below e^2 / 6 and e^3 of them, 1e-5 and less.

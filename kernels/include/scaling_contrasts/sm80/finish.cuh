@@ -9,22 +9,28 @@ namespace scaling_contrasts::sm80 {
 
 inline constexpr int finish_threads_k = 256;
 
-/// Merges a superblock's partial maxima into the running ones: [prefix][padded] of (maximum, sum of 2^(x - maximum)).
+/// Merges a superblock's partial maxima into the running ones: [prefix][padded] of (maximum, sum of 2^(x - maximum)). Of a
+/// triangle, a row's parts left of the diagonal tile are those of columns, as (j, i) stands for (i, j).
 static __global__ void merge_maxima_kernel(__grid_constant__ superblock_t const a, bool of_columns, int prefixes,
                                            float2* running) {
     rows_t const& set = of_columns ? a.columns : a.rows;
     int const first = of_columns ? a.first_column : a.first_row, local = blockIdx.x * blockDim.x + threadIdx.x,
               prefix = blockIdx.y;
-    int const parts = of_columns ? a.tile_rows * 2 : a.tile_columns * 4;
+    int const tile = local / tile_k;
+    int const of_rows = of_columns ? 0 : a.tile_columns * 4, skipped = a.triangle ? tile * 4 : 0;
+    int const transposed = of_columns ? a.tile_rows * 2 : a.triangle ? tile * 2 : 0;
     if (local >= (of_columns ? a.tile_columns : a.tile_rows) * tile_k || first + local >= set.rows) return;
     float2& to = running[std::int64_t(prefix) * set.padded + first + local];
     float2 sum = to;
-    for (int i = 0; i < parts; ++i) {
-        float2 const part =
-            (of_columns ? a.column_maxima : a.row_maxima)[(std::int64_t(i) * prefixes + prefix) * a.side + local];
-        float const maximum = fmaxf(sum.x, part.x);
-        sum = {maximum, sum.y * exp2f(sum.x - maximum) + part.y * exp2f(part.x - maximum)};
-    }
+    auto add = [&](float2 const* parts, int begin, int end) {
+        for (int i = begin; i < end; ++i) {
+            float2 const part = parts[(std::int64_t(i) * prefixes + prefix) * a.side + local];
+            float const maximum = fmaxf(sum.x, part.x);
+            sum = {maximum, sum.y * exp2f(sum.x - maximum) + part.y * exp2f(part.x - maximum)};
+        }
+    };
+    add(a.column_maxima, 0, transposed);
+    add(a.row_maxima, skipped, of_rows);
     to = sum;
 }
 
@@ -45,18 +51,21 @@ static __global__ void log_sums_kernel(float2 const* running, float const* posit
 
 /// dX_i in band b = factor t (gradient_i - x_i sum over p >= b of weighted_products_p / |x_i[:p]|^2), rounded to what is
 /// returned; zero for dead rows and past the ladder. One warp a row. `partial` gets each thread block's sums of the
-/// weighted products, dL/dt but for a factor, and of info_nce's loss in units of ln 2.
+/// weighted products, dL/dt but for a factor, and of the loss in units of ln 2 where it is a row's: info_nce's, and SupCon's
+/// but for what lies between a row's positives. `mean_over`: divides the factor; null: 1. `row_losses`: there
+/// are such.
 template <class output_t>
 static __global__ void __launch_bounds__(finish_threads_k)
     finish_kernel(__grid_constant__ rows_t const set, std::int64_t capacity, __grid_constant__ ladder_t const ladder,
-                  float const* scale, double factor, output_t* output, double2* partial) {
+                  float const* scale, double factor, double const* mean_over, bool row_losses, output_t* output,
+                  double2* partial) {
     __shared__ double2 sums[finish_threads_k / 32];
     int const lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     std::int64_t const row = std::int64_t(blockIdx.x) * (finish_threads_k / 32) + warp;
     double products = 0, logs = 0;
     if (row < capacity) {
         bool const live = row < set.rows;
-        float const outer = static_cast<float>(factor * *scale);
+        float const outer = static_cast<float>(factor / (mean_over ? fmax(*mean_over, 1.0) : 1.0) * *scale);
         int column = ladder.dims;
         float correction = 0;
         for (int prefix = ladder.count; prefix >= 0;
@@ -68,7 +77,8 @@ static __global__ void __launch_bounds__(finish_threads_k)
                 float const product = set.weighted_products[at], inverse = set.inverse_norms[at];
                 correction = fmaf(product * inverse, inverse, correction);
                 products += product;
-                if (set.maxima) {  // log2(1 + negatives / positive): small losses keep their digits
+                if (row_losses && set.positive_logits[at] > -1e29f) {
+                    // log2(1 + negatives / positive): small losses keep their digits
                     double const ratio =
                         double(set.maxima[at].x) - set.positive_logits[at] + log2(double(set.maxima[at].y));
                     logs += double(ladder.weights[prefix]) * log1p(exp2(ratio)) / double(ln2_k);
@@ -106,7 +116,8 @@ struct scalars_job_t {
     int slot_count;
     double2 const* partial[2];  ///< of each set's finish_kernel; the second's loss counts, its products do not
     int partial_count;
-    double factor;  ///< of all three: 1 / n, or 1 / 2n
+    double factor;            ///< of all three: 1 / n, or 1 / 2n
+    double const* mean_over;  ///< divides it, of one_set_info_nce
     bool has_bias;
     double* out;  ///< loss, dL/dt, dL/db
 };
@@ -134,7 +145,8 @@ static __global__ void __launch_bounds__(1024) scalars_kernel(__grid_constant__ 
     if (threadIdx.x < 3) {
         double sum = 0;
         for (auto const& part : sums) sum += part[threadIdx.x];
-        job.out[threadIdx.x] = threadIdx.x == 2 && !job.has_bias ? 0.0 : sum * job.factor;
+        double const factor = job.factor / (job.mean_over ? fmax(*job.mean_over, 1.0) : 1.0);
+        job.out[threadIdx.x] = threadIdx.x == 2 && !job.has_bias ? 0.0 : sum * factor;
     }
 }
 

@@ -19,7 +19,9 @@ class tile_kernels_t {
         };
         allow(score_kernel<pass_t::sigmoid_k>, sizeof(score_shared_t));
         allow(score_kernel<pass_t::maxima_k>, sizeof(score_shared_t));
+        allow(score_kernel<pass_t::positives_k>, sizeof(score_shared_t));
         allow(score_kernel<pass_t::softmax_k>, sizeof(score_shared_t));
+        allow(score_kernel<pass_t::groups_k>, sizeof(score_shared_t));
         allow(gradient_kernel, sizeof(gradient_stage_t) * gradient_stages_k);
     }
 
@@ -27,9 +29,11 @@ class tile_kernels_t {
     int products_of_side(int tiles) const { return sm80::products_of_side(pieces_.count, pieces_.narrow, tiles); }
 
     void score(superblock_t const& a, pass_t pass, cudaStream_t stream) const {
-        auto* kernel = pass == pass_t::maxima_k    ? score_kernel<pass_t::maxima_k>
-                       : pass == pass_t::softmax_k ? score_kernel<pass_t::softmax_k>
-                                                   : score_kernel<pass_t::sigmoid_k>;
+        auto* kernel = pass == pass_t::maxima_k      ? score_kernel<pass_t::maxima_k>
+                       : pass == pass_t::positives_k ? score_kernel<pass_t::positives_k>
+                       : pass == pass_t::softmax_k   ? score_kernel<pass_t::softmax_k>
+                       : pass == pass_t::groups_k    ? score_kernel<pass_t::groups_k>
+                                                     : score_kernel<pass_t::sigmoid_k>;
         kernel<<<tiles_of(a), score_threads_k, sizeof(score_shared_t), stream>>>(a, ladder_, slabs_);
         gpu::check_launch("score_kernel");
     }

@@ -1,20 +1,28 @@
-// The first of info_nce's two passes: what the softmaxes over rows and columns are made of.
+// The gathering passes of the softmax losses: what the softmaxes over rows and columns are made of.
 #pragma once
+#include "scaling_contrasts/sm80/groups.cuh"
 #include "scaling_contrasts/sm80/tiles.cuh"
 
 namespace scaling_contrasts::sm80 {
 
-/// info_nce's first pass over one prefix: of this warp's negatives, every row's and every column's maximum and sum of
-/// 2^(x - maximum). Positives leave their x.
-template <bool kLabelled>
+/// One prefix: of this warp's negatives, every row's and every column's maximum and sum of 2^(x - maximum); info_nce's
+/// positives leave their x. The pass over positives takes group_value() of them instead. None at all: about -1e30.
+template <pass_t kPass, bool kLabelled>
 __device__ __forceinline__ void find_maxima(superblock_t const& a, int prefixes, float const (&acc)[64],
                                             slab_t const& slab, kinds_t const& kinds, warp_place_t const& w, int prefix,
                                             float scale) {
     int const r = w.row + (w.lane >> 2), c = w.column + (w.lane & 3) * 2;
-    auto x_of = [&](int m, int n, int k, float u, float2 const& v) {
+    auto x_of = [&](int m, int n, int k, float u, float2 const& v, bool of_column) {
         float const x = acc[(m * 4 + n) * 4 + k] * (u * (k & 1 ? v.y : v.x));
+        if (kPass == pass_t::positives_k) {
+            if (!kLabelled || !(kinds.positives(m, n) >> k & 1)) return -1e30f;
+            if (a.sup_con) return x;
+            return of_column
+                       ? log_share(a.columns, prefix, a.first_column + w.tile_column * tile_k + c + n * 8 + k % 2, x)
+                       : log_share(a.rows, prefix, a.first_row + w.tile_row * tile_k + r + m * 16 + k / 2 * 8, x);
+        }
         if (!kLabelled) return x;
-        if (kinds.positives(m, n) >> k & 1)
+        if (!a.grouped && kinds.positives(m, n) >> k & 1)
             a.rows.positive_logits[std::int64_t(prefix) * a.rows.padded + a.first_row + w.tile_row * tile_k + r +
                                    m * 16 + k / 2 * 8] = x;
         return (kinds.ignoreds(m, n) | kinds.positives(m, n)) >> k & 1 ? -1e30f : x;
@@ -30,7 +38,7 @@ __device__ __forceinline__ void find_maxima(superblock_t const& a, int prefixes,
 #pragma unroll
             for (int i = 0; i < 8; ++i) {
                 x[i] = x_of(m, i / 2, h * 2 + i % 2, u,
-                            *reinterpret_cast<float2 const*>(&slab.column_norms[c + i / 2 * 8]));
+                            *reinterpret_cast<float2 const*>(&slab.column_norms[c + i / 2 * 8]), false);
                 maximum = fmaxf(maximum, x[i]);
             }
 #pragma unroll
@@ -51,7 +59,7 @@ __device__ __forceinline__ void find_maxima(superblock_t const& a, int prefixes,
             float x[8], maximum = -1e30f, sum = 0;
 #pragma unroll
             for (int i = 0; i < 8; ++i) {
-                x[i] = x_of(i / 2, n, i % 2 * 2 + k, slab.row_norms[r + i / 2 * 16 + i % 2 * 8] * scale, v);
+                x[i] = x_of(i / 2, n, i % 2 * 2 + k, slab.row_norms[r + i / 2 * 16 + i % 2 * 8] * scale, v, true);
                 maximum = fmaxf(maximum, x[i]);
             }
 #pragma unroll
@@ -62,6 +70,18 @@ __device__ __forceinline__ void find_maxima(superblock_t const& a, int prefixes,
             for (int lanes = 4; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
             if (w.lane < 4) columns[n * 8 + k] = {maximum, sum};
         }
+}
+
+/// The pass over positives leaves this of a tile without any.
+__device__ __forceinline__ void leave_no_maxima(superblock_t const& a, int prefixes, warp_place_t const& w) {
+    for (int i = threadIdx.x; i < prefixes * tile_k * 4; i += blockDim.x) {
+        int const part = i / tile_k / prefixes, prefix = i / tile_k % prefixes, line = i % tile_k;
+        a.row_maxima[(std::int64_t(w.tile_column * 4 + part) * prefixes + prefix) * a.side + w.tile_row * tile_k +
+                     line] = {-1e30f, 0.0f};
+        if (part < 2)
+            a.column_maxima[(std::int64_t(w.tile_row * 2 + part) * prefixes + prefix) * a.side +
+                            w.tile_column * tile_k + line] = {-1e30f, 0.0f};
+    }
 }
 
 }  // namespace scaling_contrasts::sm80

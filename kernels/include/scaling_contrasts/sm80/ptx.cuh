@@ -100,6 +100,21 @@ __device__ __forceinline__ float high_fraction(std::uint32_t packed) {
     return __uint_as_float(packed >> 2 & 0x3fffc000);
 }
 
+/// The same with signs: 1 of sign, 7 of exponent, 8 of mantissa.
+__device__ __forceinline__ std::uint32_t pack_signed_fractions(float low, float high) {
+    auto pack = [](float value) {
+        std::uint32_t const bits = __float_as_uint(value);
+        return (bits * 4 + 0x10000) >> 17 | (bits >> 31 << 15);
+    };
+    return pack(low) | pack(high) << 16;
+}
+__device__ __forceinline__ float low_signed_fraction(std::uint32_t packed) {
+    return __uint_as_float((packed & 0x7fff) << 15 | (packed & 0x8000) << 16);
+}
+__device__ __forceinline__ float high_signed_fraction(std::uint32_t packed) {
+    return low_signed_fraction(packed >> 16);
+}
+
 /// Adds to memory without waiting for what was there.
 __device__ __forceinline__ void add_to(float* to, float value) {
     asm volatile("red.global.add.f32 [%0], %1;" ::"l"(to), "f"(value) : "memory");

@@ -4,6 +4,7 @@
 // weights of bands, so that only one rounding to bf16 remains. info_nce takes two passes: maxima and sums of exponentials
 // first, slopes second.
 #pragma once
+#include "scaling_contrasts/sm80/groups.cuh"
 #include "scaling_contrasts/sm80/kinds.cuh"
 #include "scaling_contrasts/sm80/maxima.cuh"
 #include "scaling_contrasts/sm80/sums.cuh"
@@ -49,7 +50,7 @@ __device__ __forceinline__ void score_band(superblock_t const& a, ladder_t const
             }
 #pragma unroll
             for (int i = 0; i < 8; ++i) q[i] = u[i >> 1 & 1] * v[(i >> 2) * 2 + (i & 1)];
-            if constexpr (kPass == pass_t::softmax_k) {
+            if constexpr (kPass == pass_t::softmax_k || kPass == pass_t::groups_k) {
                 int const row = a.first_row + w.tile_row * tile_k + r,
                           column = a.first_column + w.tile_column * tile_k + c;
                 float row_log[2], column_log[4];
@@ -57,10 +58,15 @@ __device__ __forceinline__ void score_band(superblock_t const& a, ladder_t const
                 float const* column_logs =
                     a.columns.log_sums + std::int64_t(prefix) * a.columns.padded + column + n * 8;
 #pragma unroll
-                for (int h = 0; h < 2; ++h) row_log[h] = __ldg(row_logs + h * 8) + 1;  // halves: see slope_unit_k
+                for (int h = 0; h < 2; ++h)
+                    row_log[h] = __ldg(row_logs + h * 8) + log_unit_k<kPass>;  // halves: see slope_unit_k
 #pragma unroll
-                for (int i = 0; i < 4; ++i) column_log[i] = __ldg(column_logs + i / 2 * 8 + i % 2) + 1;
-                softmax_slopes<kLabelled>(a, kinds, m, n, prefix, row, column, dots, q, row_log, column_log, slope);
+                for (int i = 0; i < 4; ++i) column_log[i] = __ldg(column_logs + i / 2 * 8 + i % 2) + log_unit_k<kPass>;
+                if constexpr (kPass == pass_t::softmax_k)
+                    softmax_slopes<kLabelled>(a, kinds, m, n, prefix, row, column, dots, q, row_log, column_log, slope);
+                else
+                    group_slopes<kLabelled>(a, kinds, m, n, prefix, row, column, dots, q, row_log, column_log,
+                                            prefix_weight, slope, sums);
             } else if constexpr (kLabelled) {
                 labelled_slopes(kinds, m, n, dots, q, bias, prefix_weight, product_unit, slope, sums);
             } else {
@@ -70,7 +76,9 @@ __device__ __forceinline__ void score_band(superblock_t const& a, ladder_t const
             for (int i = 0; i < 8; i += 2) {
                 int const h = i >> 1 & 1, k = i >> 2;
                 float const w0 = slope[i] * q[i], w1 = slope[i + 1] * q[i + 1];  // in units of product_unit
-                out[weight_word(m, n + k, h)] = ptx::pack_fractions(slope[i], slope[i + 1]);
+                out[weight_word(m, n + k, h)] = kPass == pass_t::groups_k && kLabelled && a.sup_con
+                                                    ? ptx::pack_signed_fractions(slope[i], slope[i + 1])
+                                                    : ptx::pack_fractions(slope[i], slope[i + 1]);
                 row_sum[h] = fmaf(w0, dots[i], fmaf(w1, dots[i + 1], row_sum[h]));
                 column_sum[(n + k) * 2] = fmaf(w0, dots[i], column_sum[(n + k) * 2]);
                 column_sum[(n + k) * 2 + 1] = fmaf(w1, dots[i + 1], column_sum[(n + k) * 2 + 1]);
@@ -116,7 +124,9 @@ __device__ __forceinline__ void suffix_sums(superblock_t const& a, warp_place_t 
             for (int i = 0; i < 16; ++i) {
                 int const at = (half * 16 + i) * 2, n = i / 2 % 4, m = i / 8 * 2 + i % 2;
                 float low = ptx::low_fraction(packed[i]), high = ptx::high_fraction(packed[i]);
-                if (!kPlain) {
+                if (kPass == pass_t::groups_k && labelled && a.sup_con) {
+                    low = ptx::low_signed_fraction(packed[i]), high = ptx::high_signed_fraction(packed[i]);
+                } else if (!kPlain) {
                     if (negative >> i * 2 & 1) low = -low;
                     if (negative >> (i * 2 + 1) & 1) high = -high;
                 }
@@ -171,6 +181,11 @@ __global__ void __launch_bounds__(score_threads_k, kPass == pass_t::sigmoid_k ? 
     __syncthreads();
     find_kinds(a, shared, w, row, column);
     kinds_t& kinds = shared.kinds[thread];
+    if constexpr (kPass == pass_t::positives_k)
+        if (!__syncthreads_or(kinds.labelled && (kinds.positive[0] | kinds.positive[1]))) {
+            ptx::copy_wait<0>();
+            return leave_no_maxima(a, ladder.count, w);
+        }
     // a scale of 0 would lose the weighted products, which are formed with it and divided by it: one too small to matter serves
     float const given = *a.scale * log2e_k, scale = fabsf(given) < 0x1p-40f ? 0x1p-40f : given,
                 bias = *a.bias * log2e_k;
@@ -186,9 +201,9 @@ __global__ void __launch_bounds__(score_threads_k, kPass == pass_t::sigmoid_k ? 
         auto const here = slabs.place.data()[number];
         multiply_slab(acc, slab, mine.read_a, mine.read_b, here.steps & ~slabs_t::closes_band_k);
         if (here.steps & slabs_t::closes_band_k) {
-            if constexpr (kPass == pass_t::maxima_k) {
-                if (kinds.labelled) find_maxima<true>(a, ladder.count, acc, slab, kinds, w, here.prefix, scale);
-                else find_maxima<false>(a, ladder.count, acc, slab, kinds, w, here.prefix, scale);
+            if constexpr (gathers(kPass)) {
+                if (kinds.labelled) find_maxima<kPass, true>(a, ladder.count, acc, slab, kinds, w, here.prefix, scale);
+                else find_maxima<kPass, false>(a, ladder.count, acc, slab, kinds, w, here.prefix, scale);
             } else {
                 if (kinds.labelled)
                     score_band<kPass, true>(a, ladder, acc, slab, kinds, w, here.prefix, scale, bias, sums);
@@ -196,7 +211,7 @@ __global__ void __launch_bounds__(score_threads_k, kPass == pass_t::sigmoid_k ? 
             }
         }
     }
-    if constexpr (kPass != pass_t::maxima_k) {
+    if constexpr (!gathers(kPass)) {
         if (kinds.labelled || a.parts == 2) suffix_sums<kPass, false>(a, w, ladder, kinds);
         else suffix_sums<kPass, true>(a, w, ladder, kinds);
         float const weight = a.triangle && w.tile_row == w.tile_column ? 1.0f : a.cell_weight;

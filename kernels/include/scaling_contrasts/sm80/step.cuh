@@ -13,8 +13,10 @@ namespace scaling_contrasts::sm80 {
 inline constexpr int tile_k = 128;   ///< cells are scored in tiles of 128 x 128
 inline constexpr int block_k = 256;  ///< weights are stored in blocks of 16 x 16
 
-/// What a visit to a block of candidates is for: slopes of sigmoids; info_nce's first pass, and its slopes.
-enum class pass_t { sigmoid_k, maxima_k, softmax_k };
+/// What a visit to a block of candidates is for. Sigmoid, softmax (info_nce) and groups (one_set_info_nce): slopes. Maxima:
+/// sums of exponentials over negatives; positives: over positives (groups.cuh).
+enum class pass_t { sigmoid_k, maxima_k, positives_k, softmax_k, groups_k };
+constexpr bool gathers(pass_t pass) { return pass == pass_t::maxima_k || pass == pass_t::positives_k; }
 
 /// One set of rows as the kernels see it. Row statistics are [prefix][padded], zero past `rows`; `padded` is `rows`
 /// rounded up to whole tiles.
@@ -22,9 +24,13 @@ struct rows_t {
     bf16_t const* embeddings = nullptr;    ///< [rows][dims]
     std::int32_t const* labels = nullptr;  ///< group of each row; null: every row's group is its global number
     float const* inverse_norms = nullptr;  ///< 0 for a prefix of norm 0
-    float const* log_sums = nullptr;       ///< info_nce: log2 of the sum over candidates of 2^x
-    float2 const* maxima = nullptr;        ///< info_nce: maximum over negatives of x, sum of 2^(x - maximum)
+    float const* log_sums = nullptr;       ///< softmax losses: a negative's slope is 2^(x - log_sums)
+    float2* maxima = nullptr;              ///< softmax losses: maximum over negatives of x, sum of 2^(x - maximum)
     float* positive_logits = nullptr;      ///< info_nce: x of the row's positive, one array for both sets
+                                           ///< one_set_info_nce: u of groups.cuh, log2 of its sum over positives
+    float2* positives = nullptr;           ///< one_set_info_nce: what u is made of, as maxima
+    float const* negatives = nullptr;      ///< one_set_info_nce: log2 of the sum over negatives of 2^x
+    float const* each = nullptr;           ///< one_set_info_nce, of a row: 1 / its positives, or 0
     float* gradient = nullptr;             ///< [rows][dims]: sum over candidates of weight * candidate
     float* weighted_products = nullptr;    ///< sum over candidates of weight * dot product, unsummed over prefixes
     std::int64_t first = 0;                ///< global number of row 0
@@ -44,6 +50,8 @@ struct superblock_t {
     bool triangle = false;       ///< on the diagonal of a symmetric block: tiles above the diagonal, and on it
     bool labelled_self = false;  ///< one set: cells of equal global numbers are self pairs
     bool self_pairs = false;     ///< self pairs count, as positives
+    bool grouped = false;        ///< one_set_info_nce
+    bool sup_con = false;        ///< its form: SupCon, or NT-Xent
     float cell_weight = 1.0f;    ///< of a cell in the loss; diagonal tiles of a triangle always count once
     float const* scale = nullptr;
     float const* bias = nullptr;
