@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "backend.hpp"
+#include "cuda_offload.cuh"
 #include "cuda_sm80.cuh"
 #include "scaling_contrasts/box/box.cuh"
 #include "scaling_contrasts/gpu/inputs.cuh"
@@ -12,7 +13,8 @@
 namespace scaling_contrasts::bench {
 namespace {
 
-constexpr char const* option_names_k[] = {"graph", "superblock", "virtual_devices", "meeting", "deadline_ms"};
+constexpr char const* option_names_k[] = {"graph",   "superblock",        "virtual_devices", "meeting",   "deadline_ms",
+                                          "offload", "device_memory_mib", "block_rows",      "row_blocks"};
 
 bool flag(run_options_t const& options, char const* name, bool otherwise) {
     auto const found = options.options.find(name);
@@ -294,7 +296,10 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
                " does not run on this GPU; here: " + (engines[0] == "sm80" ? "sm80" : engines[0] + ", sm80");
     for (auto const& [name, value] : options.options)
         if (std::ranges::find(option_names_k, name) == std::end(option_names_k))
-            return "unknown option " + name + "; known are graph, superblock, virtual_devices, meeting and deadline_ms";
+            return "unknown option " + name +
+                   "; known are graph, superblock, virtual_devices, meeting and deadline_ms, and of streaming from the "
+                   "host's memory offload, device_memory_mib, block_rows and row_blocks";
+    if (flag(options, "offload", false)) return offload_unsupported(problem, options);
     if (auto const meeting = option(options, "meeting", "flags"); meeting != "flags" && meeting != "events")
         return "option meeting is '" + meeting + "'; known are flags and events";
     if (problem.world_size > device().count && !flag(options, "virtual_devices", false))
@@ -331,6 +336,7 @@ backend_factory_t const& cuda_factory() {
         out.engines_usable = usable_engines();
         out.unsupported = unsupported;
         out.make = [](problem_t const& problem, run_options_t const& options) -> std::unique_ptr<backend_t> {
+            if (flag(options, "offload", false)) return std::make_unique<offload_backend_t>(problem, options);
             return std::make_unique<cuda_backend_t>(problem, options);
         };
         return out;

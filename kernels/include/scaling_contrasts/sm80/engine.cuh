@@ -143,7 +143,8 @@ class basic_engine_t final : public gpu::device_step_t {
     void close_positives(cudaStream_t stream) override {
         auto const& rows = set_[0].rows;
         bool const sup_con = problem_.form == form_t::sup_con_k;
-        close_counts_kernel<<<1, 1024, 0, stream>>>(counts_.data(), rows.rows, set_[0].log_sums.data() + 3 * set_[0].maxima.size(),
+        close_counts_kernel<<<1, 1024, 0, stream>>>(counts_.data(), rows.rows,
+                                                    set_[0].log_sums.data() + 3 * set_[0].maxima.size(),
                                                     totals_of(set_[0].log_sums.data(), device_));
         gpu::check_launch("close_counts_kernel");
         if (auto const count = set_[0].maxima.size()) {
@@ -215,10 +216,9 @@ class basic_engine_t final : public gpu::device_step_t {
     /// other set's candidates, and the loss is counted by the first.
     void visit(gpu::candidates_t const& block, pass_t pass, cudaStream_t stream) {
         bool const own = block.device == device_, one = sets() == 1;
-        walker_.walk(set_[0].rows, columns_of(block, one ? 0 : 1, stream), one && own, own, one && own ? 2.0f : 1.0f, pass,
-                     stream);
-        if (!one && !own)
-            walker_.walk(set_[1].rows, columns_of(block, 0, stream), false, false, 0.0f, pass, stream);
+        walker_.walk(set_[0].rows, columns_of(block, one ? 0 : 1, stream), one && own, own, one && own ? 2.0f : 1.0f,
+                     pass, stream);
+        if (!one && !own) walker_.walk(set_[1].rows, columns_of(block, 0, stream), false, false, 0.0f, pass, stream);
     }
 
     /// A set of a block as the kernels see it: the device's own rows, or another's with the norms found anew.
