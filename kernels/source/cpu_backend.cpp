@@ -127,6 +127,9 @@ std::string processor_name() {
 }
 
 std::string unsupported(problem_t const& problem, run_options_t const& options) {
+    if (auto const offload = options.options.find("offload");
+        offload != options.options.end() && offload->second == "true")
+        return "offload streams rows through a GPU; use device cuda";
     try {
         cpu::pick(options.engine);
     } catch (failure_t const& reason) {

@@ -76,7 +76,9 @@ void check_groups() {
                     auto problem = make_problem(loss_t::one_set_info_nce_k, rows, ladder, 160, state);
                     problem.form = form, problem.labels = labels;
                     if (number % 2) problem.gradient_type = gradient_type_t::bfloat16_k;
-                    check(problem);
+                    // rows that all lie close together: the projection leaves little of weights rounded to bf16
+                    bool const close = labels == label_layout_t::equal_k && state.scale > 50;
+                    check(problem, {}, close ? 1.5 : 1);
                 }
                 ++number;
             }

@@ -87,6 +87,7 @@ def test_a_deadline_ends_the_case_with_its_status(tmp_path):
         (["--engine", "cpu-z80"], "unsupported", "unknown engine"),
         (["--rows", "100000000", "--dims", "65536"], "out_of_memory", "MiB"),
         (["--scale", "1e39"], "nonfinite", "not finite"),
+        (["--options", "offload=true"], "unsupported", "through a GPU"),
     ],
 )
 def test_cases_that_cannot_run_say_so_in_the_last_line(tmp_path, words, status, reason):

@@ -8,10 +8,10 @@
 #pragma once
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <span>
-#include <utility>
-#include <vector>
 
+#include "scaling_contrasts/gpu/stream.cuh"
 #include "scaling_contrasts/sm80/walk.cuh"
 
 namespace scaling_contrasts::sm80 {
@@ -75,7 +75,7 @@ class offload_t {
             place.embeddings = gpu::buffer_t<bf16_t>(ledger, block_rows * problem.dims);
             place.sums = gpu::buffer_t<float>(ledger, block_rows * problem.dims);
         }
-        for (int i = 0; i < blocks_; ++i) stored_.emplace_back();
+        stored_ = std::make_unique<gpu::event_t[]>(static_cast<std::size_t>(blocks_));
     }
 
     int blocks() const { return blocks_; }
@@ -105,39 +105,17 @@ class offload_t {
         for (int set = 0; set < sets(); ++set) job.partial[set] = set_[set].partial.data();
         scalars_kernel<<<1, 1024, 0, compute_>>>(job);
         gpu::check_launch("scalars_kernel");
-        out_stream_.record(last_out_);
-        last_out_.wait_in(compute_);
+        last_out_.record(out_stream_);
+        last_out_.wait(compute_);
         gpu::check(cudaStreamSynchronize(compute_), "finishing the step");
     }
 
   private:
-    struct event_t {
-        cudaEvent_t event = nullptr;
-        bool recorded = false;
-        event_t() { gpu::check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event"); }
-        event_t(event_t&& other) noexcept : event(std::exchange(other.event, nullptr)), recorded(other.recorded) {}
-        ~event_t() {
-            if (event) cudaEventDestroy(event);
-        }
-        void wait_in(cudaStream_t stream) const {
-            if (recorded) gpu::check(cudaStreamWaitEvent(stream, event), "waiting for an event");
-        }
-    };
-    struct stream_t {
-        cudaStream_t stream = nullptr;
-        stream_t() { gpu::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream"); }
-        stream_t(stream_t const&) = delete;
-        ~stream_t() { cudaStreamDestroy(stream); }
-        void record(event_t& event) const {
-            gpu::check(cudaEventRecord(event.event, stream), "recording an event");
-            event.recorded = true;
-        }
-    };
     /// A block's place on the GPU. `loaded`: its data is there; `free`: nobody needs it any more.
     struct place_t {
         gpu::buffer_t<bf16_t> embeddings;
         gpu::buffer_t<float> sums;
-        event_t loaded, free;
+        gpu::event_t loaded, free;
     };
     struct set_t {
         host_set_t host;
@@ -177,10 +155,6 @@ class offload_t {
     static void copy(void* to, void const* from, std::int64_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
         gpu::check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), kind, stream), "streaming a block");
     }
-    void record(event_t& event) const {
-        gpu::check(cudaEventRecord(event.event, compute_), "recording an event");
-        event.recorded = true;
-    }
 
     /// Queues a block's copy to the GPU on `stream`, with its gradient sums if there are any yet, or zeros.
     void load(place_t& place, int set, int block, bool with_sums, bool first, cudaStream_t stream) {
@@ -188,13 +162,13 @@ class offload_t {
         copy(place.embeddings.data(), set_[set].host.embeddings + at, count * 2, cudaMemcpyHostToDevice, stream);
         if (!with_sums) return;
         if (first) return clear(place.sums.data(), count * 4, stream);
-        stored_[static_cast<std::size_t>(block)].wait_in(stream);
+        stored_[static_cast<std::size_t>(block)].wait(stream);
         copy(place.sums.data(), set_[set].host.sums + at, count * 4, cudaMemcpyHostToDevice, stream);
     }
     void load_candidates(place_t& place, int block, bool with_sums, bool first) {
-        place.free.wait_in(in_stream_.stream);
-        load(place, candidate_set(), block, with_sums, first, in_stream_.stream);
-        in_stream_.record(place.loaded);
+        place.free.wait(in_stream_);
+        load(place, candidate_set(), block, with_sums, first, in_stream_);
+        place.loaded.record(in_stream_);
     }
 
     /// Queues a finished block's gradient: made where its embeddings (bf16) or sums (fp32) were, then copied out.
@@ -202,8 +176,8 @@ class offload_t {
         bool const is_float = problem_.gradient_type == gradient_type_t::float32_k;
         void* made = is_float ? static_cast<void*>(place.sums.data()) : place.embeddings.data();
         std::int64_t const size = is_float ? 4 : 2, row = problem_.dims * size;
-        record(computed_);
-        computed_.wait_in(stream);
+        computed_.record(compute_);
+        computed_.wait(stream);
         copy(static_cast<std::byte*>(set_[set].host.gradient) + first_of(block) * row, made, capacity_of(block) * row,
              cudaMemcpyDeviceToHost, stream);
     }
@@ -216,9 +190,9 @@ class offload_t {
 
     /// Norms of all rows, block by block; sums cleared.
     void begin() {
-        record(computed_);
-        computed_.wait_in(in_stream_.stream);
-        computed_.wait_in(out_stream_.stream);
+        computed_.record(compute_);
+        computed_.wait(in_stream_);
+        computed_.wait(out_stream_);
         walker_.clear(compute_);
         clear(positive_logits_.data(), positive_logits_.bytes(), compute_);
         int turn = 0;
@@ -226,13 +200,13 @@ class offload_t {
             clear(set_[set].partial.data(), set_[set].partial.bytes(), compute_);
             for (int block = 0; block < blocks_; ++block, ++turn) {
                 auto& place = places_[1 + turn % 2];
-                place.free.wait_in(in_stream_.stream);
-                load(place, set, block, false, false, in_stream_.stream);
-                in_stream_.record(place.loaded);
-                place.loaded.wait_in(compute_);
+                place.free.wait(in_stream_);
+                load(place, set, block, false, false, in_stream_);
+                place.loaded.record(in_stream_);
+                place.loaded.wait(compute_);
                 std::int64_t const at = std::int64_t(block) * ladder_.count * block_rows_;
                 begin_rows(rows_of(set, block, place), set_[set].inverse_norms.data() + at, ladder_, compute_);
-                record(place.free);
+                place.free.record(compute_);
             }
             std::int64_t const row = problem_.dims * (problem_.gradient_type == gradient_type_t::float32_k ? 4 : 2);
             for (std::int64_t dead = first_of(blocks_); dead < problem_.rows; ++dead)
@@ -253,24 +227,24 @@ class offload_t {
         for (int candidate = begin; candidate < blocks_; ++candidate) {
             auto& place = place_of(candidate);
             if (candidate + 1 < blocks_) load_candidates(place_of(candidate + 1), candidate + 1, weighs, block == 0);
-            place.loaded.wait_in(compute_);
+            place.loaded.wait(compute_);
             walker_.walk(rows, rows_of(candidate_set(), candidate, place), false, true, one ? 2.0f : 1.0f, pass,
                          compute_);
             if (!weighs) {
-                record(place.free);
+                place.free.record(compute_);
                 continue;
             }
             if (!one && last) {
                 finish(place, 1, candidate);
-                store_gradient(place, 1, candidate, out_stream_.stream);
+                store_gradient(place, 1, candidate, out_stream_);
             } else {
-                record(computed_);
-                computed_.wait_in(out_stream_.stream);
+                computed_.record(compute_);
+                computed_.wait(out_stream_);
                 copy(set_[candidate_set()].host.sums + first_of(candidate) * problem_.dims, place.sums.data(),
-                     live_of(candidate) * problem_.dims * 4, cudaMemcpyDeviceToHost, out_stream_.stream);
-                out_stream_.record(stored_[static_cast<std::size_t>(candidate)]);
+                     live_of(candidate) * problem_.dims * 4, cudaMemcpyDeviceToHost, out_stream_);
+                stored_[static_cast<std::size_t>(candidate)].record(out_stream_);
             }
-            out_stream_.record(place.free);
+            place.free.record(out_stream_);
         }
         if (!weighs) return;
         finish(resident, 0, block);
@@ -287,10 +261,10 @@ class offload_t {
     walker_t<kernels_t> walker_;
     set_t set_[2];
     gpu::buffer_t<float> positive_logits_;
-    place_t places_[3];            // the resident rows', and two for candidates
-    std::vector<event_t> stored_;  // a block's sums are back in the host's memory
-    event_t computed_, last_out_;
-    stream_t in_stream_, out_stream_;
+    place_t places_[3];                       // the resident rows', and two for candidates
+    std::unique_ptr<gpu::event_t[]> stored_;  // a block's sums are back in the host's memory
+    gpu::event_t computed_, last_out_;
+    gpu::stream_t in_stream_, out_stream_;
     cudaStream_t compute_ = nullptr;
 };
 
