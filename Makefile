@@ -5,6 +5,8 @@ VENV ?= .venv
 export PYTHON VENV
 
 RUN = @command -v "$$PYTHON" >/dev/null 2>&1 || { echo "setup: PYTHON=$$PYTHON is not a program; name Python 3.11 or newer" >&2; exit 2; }; \
+	[ "$$("$$PYTHON" -c 'print(42)' 2>/dev/null)" = 42 ] || \
+	{ echo "setup: PYTHON=$$PYTHON is a program but runs no Python; name Python 3.11 or newer" >&2; exit 2; }; \
 	"$$PYTHON" -m harness.setup $@
 
 .DEFAULT_GOAL := help

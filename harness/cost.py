@@ -40,6 +40,11 @@ def image_caption_pairs(loss: str, live_rows: int) -> float:
     return live_rows / 2 if is_one_set(loss) else float(live_rows)
 
 
+def joules_per_million_cells(joules_per_step: float, live_rows: int) -> float:
+    """Energy of a step, all ranks together, over its covered cells in millions."""
+    return joules_per_step / (covered_cells(live_rows) / 1e6)
+
+
 def nominal_flops(loss: str, live_rows: int, dims: int) -> int:
     """FLOPs of the whole job by the formula, all ranks together: `4 n n D` (one set) or `6 n n D` (two sets, info_nce).
 

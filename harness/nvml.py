@@ -101,6 +101,11 @@ class Device:
             return None
         return now.value == _MIG_ENABLED
 
+    def persistence(self) -> bool | None:
+        """Whether the driver stays loaded while nobody uses the GPU."""
+        value = self._ask("nvmlDeviceGetPersistenceMode", ctypes.c_uint)
+        return None if value is None else bool(value)
+
     def uncorrected_errors(self) -> tuple[int, int] | None:
         """Uncorrected ECC errors since the last boot, and ever."""
         counts = [

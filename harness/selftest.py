@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ SLEEP_TOLERANCE = 0.02
 MEMORY_TOLERANCE = 0.01
 PYTHON_OVERHEAD_SECONDS = 20e-6
 NATIVE_OVERHEAD_SECONDS = 1e-6
+CASE_OVERHEAD_SECONDS = 2.0
+CLOCKS_MHZ = [1980, 1980, 1980, 1200]  # what the injected sensors read in turn
 PROTOCOL = {
     "name": "selftest",
     "warmup_steps": 3,
@@ -51,6 +54,8 @@ class SelfTest:
         yield "a no-op step reads near zero (Python)", lambda: self._noop(PROBE, PYTHON_OVERHEAD_SECONDS)
         yield "a sleep reads its length (Python)", lambda: self._sleep(PROBE)
         yield "an allocation reads its size (Python)", lambda: self._allocation(PROBE, "device_used_bytes")
+        yield "a throttled clock is noticed", self._throttled
+        yield "a case costs little beside its steps", self._case_overhead
         yield "right answers pass the gate", lambda: self._gate(None, None)
         for fault, output in SPOILED.items():
             yield f"{fault} is caught", lambda fault=fault, output=output: self._gate(fault, output)
@@ -103,6 +108,30 @@ class SelfTest:
         error = value / ALLOCATED_BYTES - 1
         assert abs(error) < MEMORY_TOLERANCE, f"{figure} reads {plan.size(value)} for {plan.size(ALLOCATED_BYTES)}"
         return f"{error:+.2%} of {plan.size(ALLOCATED_BYTES)}"
+
+    def _throttled(self) -> str:
+        _, _, outcome = self._launch(PROBE, {"clocks_mhz": CLOCKS_MHZ}, ["time"])
+        assert outcome.status == "ok", f"{outcome.status}: {outcome.reason}"
+        said = summary.throttled(summary.conditions([{"blocks": summary.blocks_of(outcome.events)}]))
+        assert said == "clocks fell to 1200 of 1980 MHz (hw_thermal_slowdown)", f"says {said or 'nothing'}"
+        return said
+
+    def _case_overhead(self) -> str:
+        """Wall seconds of a case's check and one round of a system that does nothing, less its steps' own time."""
+        for _ in range(ATTEMPTS):
+            begin = time.monotonic()
+            case, checks, outcome = self._launch(PROBE, {}, ["check", "memory"])
+            failure = gate.Gate(self.reference).judge(case, PROBE.launcher, checks, outcome.events).failure
+            assert not failure, failure
+            _, _, outcome = self._launch(PROBE, {}, ["time"])
+            steps = [
+                event["seconds"] for kind in ("first_step", "warm_up", "block") for _, event in outcome.events.of(kind)
+            ]
+            seconds = time.monotonic() - begin - sum(steps)
+            if seconds < CASE_OVERHEAD_SECONDS:
+                break
+        assert seconds < CASE_OVERHEAD_SECONDS, f"{seconds:.2f} s, must stay under {CASE_OVERHEAD_SECONDS:.0f} s"
+        return f"{seconds:.2f} s for a check and a round, processes and imports included"
 
     def _gate(self, fault: str | None, output: str | None) -> str:
         options = {"fault": fault} if fault else {}

@@ -93,6 +93,8 @@ class Store:
     def finish(self) -> None:
         """The run is complete and its files are written: the state is no longer needed."""
         self.clear_work()
+        for left in self.folder.glob(".*.tmp"):  # of a write that was killed
+            left.unlink(missing_ok=True)
         shutil.rmtree(self._state, ignore_errors=True)
 
 

@@ -17,7 +17,8 @@ def fastest(rows: Sequence[Row], ours: str) -> tuple[Row, Row] | None:
     """
     present: dict[int, set[tuple[str, str]]] = {}
     for row in rows:
-        present.setdefault(int(row["rows"]), set()).add((row["system"], row["variant"]))
+        if row["status"] != "interrupted":
+            present.setdefault(int(row["rows"]), set()).add((row["system"], row["variant"]))
     for size in sorted(present, key=lambda size: (len(present[size]), size), reverse=True):
         timed = [row for row in rows if int(row["rows"]) == size and row["status"] == "ok" and row["best_seconds"]]
         mine = [row for row in timed if row["system"] == ours and row["loss"] == "one_set_sigmoid"]

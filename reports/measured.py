@@ -38,6 +38,7 @@ _USUAL = {
     "self_pairs": "false",
     "live": "",
     "prefix_weights": "",
+    "cache_state": "warm",
 }
 
 
@@ -138,7 +139,7 @@ def loss_step(shape: Shape) -> Table:
     )
 
 
-def _head(row: Row) -> tuple[str, ...]:
+def head_of(row: Row) -> tuple[str, ...]:
     """What a line of a table is about."""
     loss = _loss_of(row, row["loss"])
     return f"{row['system']} {row['variant']}", loss, row["state"], row["rows"], row["world_size"]
@@ -203,7 +204,7 @@ def three_ways(shape: Shape, system: str = OUR_SYSTEM, absent: str = "not measur
 def timings(run: Run) -> Table:
     """Every row with its times, rates and FLOPs."""
     products = [row for row in run.rows if row["system"] == PRODUCTS and _timed(row)]
-    body = [_timing_line(row, products) for row in sorted(run.rows, key=_row_order)]
+    body = [_timing_line(row, products) for row in in_order(run)]
     columns = "system loss state R ranks best median mean range first cells pairs nominal executed products".split()
     heads = {
         "range": "process means",
@@ -228,12 +229,12 @@ def timings(run: Run) -> Table:
 def statuses(run: Run) -> Table:
     """Every row with its status, reason, the three memory figures and the errors of the correctness gate."""
     body = []
-    for row in sorted(run.rows, key=_row_order):
+    for row in in_order(run):
         expected = row["expected_status"] or "ok"
         status = status_text(row) + (" (expected)" if row["status"] == expected != "ok" else "")
         memory = [memory_text(float(row[column])) if row[column] else "" for column in MEMORY_FIGURES]
         errors = [error_text(row, f"{name}_error") for name in _ERRORS]
-        head = _head(row)
+        head = head_of(row)
         body.append((*head, status, row["reason"], *memory, *errors))
     columns = ("system", "loss", "state", "R", "ranks", "status", "reason")
     return Table(
@@ -254,7 +255,7 @@ _ERRORS = ("loss", "embedding_gradient", "scale_gradient", "bias_gradient")
 
 
 def _timing_line(row: Row, products: Sequence[Row]) -> tuple[str, ...]:
-    head = _head(row)
+    head = head_of(row)
     if not _timed(row):
         return (*head, status_text(row), *[""] * 9)
     best, median, mean, low, high, first = (
@@ -342,11 +343,6 @@ def _row_order(row: Row) -> tuple:
     return int(row["nodes"]), int(row["world_size"]), int(row["rows"]), row["state"], _series_order(row)
 
 
-def all_tables(runs: Sequence[Run]) -> list[Table]:
-    """Every table of every run, in the page's order."""
-    tables: list[Table] = []
-    for run in runs:
-        for shape in shapes(run):
-            tables += [table for table in (loss_step(shape), three_ways(shape)) if table]
-        tables += [timings(run), statuses(run)]
-    return tables
+def in_order(run: Run) -> list[Row]:
+    """A run's rows as tables list them."""
+    return sorted(run.rows, key=_row_order)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reports import capacity, claims, measured, papers, peers, published
+from reports.conditions import conditions
 from reports.store import Results, Run
 from reports.table import Table, prose
 
@@ -107,7 +108,7 @@ def _run_section(run: Run) -> Section:
         f"{run.machine} {run.campaign}",
         (paragraph,),
         tuple(tables),
-        (*ways, measured.timings(run), measured.statuses(run)),
+        (*ways, measured.timings(run), *filter(None, [conditions(run)]), measured.statuses(run)),
     )
 
 

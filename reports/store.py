@@ -82,12 +82,23 @@ class Run:
         """Machine, campaign, protocol and run id: what stands with every measured table."""
         if self.protocol == PUBLISHED:
             return "As published"
-        return f"{self.machine} · campaign {self.campaign} · protocol {self.protocol} · run {self.run_id}"
+        cold = " · cold caches" if self.cache == "cold" else ""
+        return f"{self.machine} · campaign {self.campaign} · protocol {self.protocol}{cold} · run {self.run_id}"
+
+    @property
+    def cache(self) -> str:
+        """`warm`, or `cold` where caches were flushed before each step."""
+        return next((row["cache_state"] for row in self.rows if row["cache_state"]), "warm")
+
+    @property
+    def complete(self) -> bool:
+        """Whether no case was left out for want of time."""
+        return not any(row["status"] == "interrupted" for row in self.rows)
 
     @property
     def slug(self) -> str:
         """The same, for file names and anchors."""
-        parts = dict.fromkeys((self.machine, self.campaign, self.protocol))
+        parts = dict.fromkeys((self.machine, self.campaign, self.protocol, *(["cold"] if self.cache == "cold" else [])))
         return "-".join(part.replace("_", "-") for part in parts)
 
 
@@ -215,36 +226,28 @@ def _facts(path: Path, columns: tuple[str, ...]) -> tuple[Row, ...]:
 
 
 def _measured(folder: Path) -> tuple[tuple[Run, ...], tuple[str, ...]]:
-    """The newest complete run of each (machine, campaign, protocol), and one line for each run that is not shown.
+    """One run of each (machine, campaign, protocol, caches), and one line for each run that is not shown.
 
-    Where there is no complete one, the newest that its time budget ended: what it left out is rows that say so.
+    The newest one that left no case out, or the newest of those that did.
     """
-    newest: dict[tuple[str, str, str], Run] = {}
-    partial: dict[tuple[str, str, str], tuple[Run, str]] = {}
+    newest: dict[tuple[str, ...], Run] = {}
     passed_over = []
     for path in sorted(folder.glob("*/*/*/rows.csv")):
         run = _run(path)
         name = f"{run.machine}/{run.campaign}/{run.run_id}"
         missing = _incomplete(run)
-        key = (run.machine, run.campaign, run.protocol)
-        if missing and run.environment.get("finished") is True and run.rows:
-            if key in partial:
-                passed_over.append(partial[key][1])
-            partial[key] = run, f"{name}: {missing}"
-            continue
         if missing:
             passed_over.append(f"{name}: {missing}")
             continue
+        key = (run.machine, run.campaign, run.protocol, run.cache)
         older = newest.get(key)
+        if older and older.complete and not run.complete:
+            passed_over.append(f"{name}: its time budget left cases out, and an older run has them all")
+            continue
         # Paths are sorted and a run id begins with its time, so the later one is the newer one.
         newest[key] = run
         if older:
             passed_over.append(f"{older.machine}/{older.campaign}/{older.run_id}: a newer run is shown")
-    for key, (run, remark) in partial.items():
-        if key in newest:
-            passed_over.append(remark)
-        else:
-            newest[key] = run
     return tuple(newest[key] for key in sorted(newest)), tuple(sorted(passed_over))
 
 
@@ -305,6 +308,6 @@ def _incomplete(run: Run) -> str:
         return "no rows yet"
     if run.environment.get("finished") is False:
         return "not finished"
-    if any(row["status"] == "interrupted" for row in run.rows):
+    if run.environment.get("finished") is None and not run.complete:
         return "interrupted before its end"
     return ""

@@ -47,7 +47,9 @@ def prepare(options: Mapping[str, str], development: bool = False) -> Path:
 
     VENV names the folder, `.venv` by default; VENV=none takes the interpreter that runs this and installs nothing.
     """
-    venv = options.get("VENV") or ".venv"
+    venv = options.get("VENV", ".venv")
+    if not venv.strip():
+        raise SetupError("VENV is empty; leave it out for .venv, name a folder, or give VENV=none to install nothing")
     if venv == "none":
         return Path(sys.executable)
     folder = (ROOT / venv).absolute()

@@ -1,12 +1,7 @@
-"""Whole runs, as a user starts them: statuses, exit codes, what is kept through interrupts, kills and full disks."""
+"""Whole runs, as a user starts them: statuses, exit codes, what the records hold."""
 
 import json
-import random
 import re
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
@@ -18,35 +13,7 @@ from harness.machine import Gpu, Machine
 from harness.plan import Planned
 from harness.run import rotated
 from harness.store import new_run_id
-from tests.harness.conftest import PREDICT, ROOT
-
-
-def samples(folder):
-    """`(case_id, round) -> [(rank, block, steps, seconds)]` of a run's side file."""
-    parquet = pytest.importorskip("pyarrow.parquet")
-    found = {}
-    for row in parquet.read_table(folder / "samples.parquet").to_pylist():
-        key = row["case_id"], row["round"]
-        found.setdefault(key, []).append([row["rank"], row["block"], row["steps"], row["seconds"]])
-    return found
-
-
-def state(folder):
-    """Finished rounds in a running or killed run's state."""
-    found = {}
-    for path in folder.glob("state/*.json"):
-        case_id, phase, _ = path.name.split(".")
-        if phase != "check":
-            found[case_id, int(phase)] = [block[:4] for block in json.loads(path.read_text())["blocks"]]
-    return found
-
-
-def wait_for(process, done, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not done():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.02)
+from tests.harness.run_files import samples
 
 
 def test_a_run_leaves_whole_records(bench):
@@ -204,35 +171,6 @@ def test_a_file_where_the_folder_should_be(bench, capsys):
     assert bench.results.read_text() == "mine"
 
 
-def test_the_budget_drops_and_says_so(bench):
-    bench.system("probe", {"a": {}})
-    done = bench.run("rows=[8,40000]", "budget=1m")
-    assert done.returncode == 0
-    title = "probe:a one_set_sigmoid R=40000 init on cpu"
-    assert f"dropped, over the budget of 1m: {title}" in done.stdout
-    assert json.loads((bench.runs()[0] / "environment.json").read_text())["dropped"] == [title]
-    rows = {row["rows"]: row for row in records.read_rows(bench.runs()[0] / "rows.csv")}
-    assert rows["8"]["status"] == "ok"
-    assert (rows["40000"]["status"], rows["40000"]["best_seconds"]) == ("interrupted", "")
-    assert rows["40000"]["reason"].startswith("time budget ended before this case")
-
-
-def test_what_the_budget_left_out_is_done_when_the_command_is_given_again(bench):
-    bench.system("probe", {"a": {}}, predict=PREDICT | {"startup_seconds": 10.0})
-    again = ["rows=[8,16]", "budget=40s"]  # each is predicted to take 30 s: one fits
-    assert bench.run(*again).returncode == 0
-    (folder,) = bench.runs()
-    first = {row["rows"]: row for row in records.read_rows(folder / "rows.csv")}
-    assert [first[rows]["status"] for rows in ("8", "16")] == ["ok", "interrupted"]
-    done = bench.run(*again)
-    assert done.returncode == 0 and f"continuing {folder}" in done.stdout
-    assert bench.runs() == [folder]
-    second = {row["rows"]: row for row in records.read_rows(folder / "rows.csv")}
-    assert [second[rows]["status"] for rows in ("8", "16")] == ["ok", "ok"]
-    assert second["8"] == first["8"], "what is finished is not measured again"
-    assert not (folder / "state").exists()
-
-
 def test_conditions_of_a_run_stand_in_its_row_and_its_samples(bench):
     played = {"clocks_mhz": [1980, 1980, 1980, 1200], "sleep_seconds": 0.1, "compile_seconds": 2.5}
     bench.system("probe", {"falls": played, "own": {}})
@@ -272,149 +210,6 @@ def test_a_noisy_case_is_measured_again_and_then_said_to_be_so(bench):
     )
     assert "retry 1 probe:wild" in done.stdout and "retry 1 probe:calm" not in done.stdout
     assert len(samples(bench.runs()[0])) == 5, "every round is in the sample file"
-
-
-def seconds_left(line: str) -> float:
-    """The seconds left that a line of progress tells, below a minute."""
-    return float(line.partition(" elapsed, ")[2].partition(" s left")[0])
-
-
-def test_a_budget_that_turns_out_too_small_leaves_out_rounds_not_rows(bench):
-    bench.system("probe", {"a": {"sleep_seconds": 0.3}})  # predicted to be quick, and is not
-    done = bench.run("budget=10s", "protocol.rounds=5", "protocol.warmup_steps=2")
-    assert done.returncode == 0, done.stderr
-    row = bench.rows()["a"]
-    assert 1 <= int(row["rounds"]) < 5
-    assert row["reason"] == f"{row['rounds']} of 5 rounds"
-    assert re.search(r"left out, round \d is over the budget: 1 cases \(probe:a one_set_sigmoid R=8", done.stdout)
-    left = [seconds_left(line) for line in done.stdout.splitlines() if " left  " in line]
-    assert left and max(left) <= 10, "no more time is left than the budget has"
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_keeps_everything_and_the_same_command_continues(bench, number):
-    bench.system("probe", {"quick": {}, "slow": {"sleep_seconds": 0.1}})
-    process = bench.start()
-
-    def in_second_round():
-        return (
-            any(phase == 0 for folder in bench.runs() for _, phase in state(folder))
-            and len(state(bench.runs()[0])) == 2
-        )
-
-    wait_for(process, in_second_round)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert out.count("interrupted;") == 1 and "the same command continues" in out
-    (folder,) = bench.runs()
-    before = state(folder)
-    rows = bench.rows()
-    interrupted = [row for row in rows.values() if row["status"] == "interrupted"]
-    assert len(interrupted) <= 1
-    assert all("the same command continues" in row["reason"] for row in interrupted)
-    assert all(row["best_seconds"] for row in rows.values()), "what was measured in round 1 stays"
-    assert not (folder / "work").exists()
-
-    done = bench.run()
-    assert done.returncode == 0, done.stderr
-    assert f"continuing {folder}" in done.stdout
-    assert bench.runs() == [folder]
-    assert {variant: row["status"] for variant, row in bench.rows().items()} == {"quick": "ok", "slow": "ok"}
-    after = samples(folder)
-    assert len(after) == 4
-    assert all(after[key] == blocks for key, blocks in before.items()), "finished rounds are not measured again"
-    assert not (folder / "state").exists()
-
-
-@pytest.mark.slow
-def test_kills_at_random_points_lose_nothing(bench):
-    bench.system("probe", {"a": {"sleep_seconds": 0.01}, "b": {}})
-    seed = random.Random(7)
-    seen = {}
-    for _ in range(8):
-        process = bench.start()
-        time.sleep(seed.uniform(0.6, 3.0))
-        process.kill()
-        process.communicate()
-        for folder in bench.runs():
-            if (folder / "rows.csv").exists():
-                records.read_rows(folder / "rows.csv")  # raises when torn
-            seen |= state(folder)
-    done = bench.run()
-    assert done.returncode == 0, done.stderr
-    folder = bench.runs()[-1]
-    assert {row["status"] for row in bench.rows().values()} == {"ok"}
-    assert all(row["rounds"] == "2" for row in bench.rows().values())
-    final = samples(folder)
-    if len(bench.runs()) == 1:  # else a kill fell after the end of a whole run
-        assert all(final[key] == blocks for key, blocks in seen.items())
-
-
-def test_another_configuration_or_a_finished_run_is_not_continued(bench):
-    bench.system("probe", {"a": {"sleep_seconds": 0.2}})
-    process = bench.start()
-    wait_for(process, lambda: any((folder / "rows.csv").exists() for folder in bench.runs()))
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode == 130
-    done = bench.run("seed=7")
-    assert done.returncode == 0
-    assert "1 unfinished runs here differ" in done.stdout
-    assert len(bench.runs()) == 2
-    assert main(["bench", *bench.arguments("seed=7")]) == 0
-    assert len(bench.runs()) == 3, "a finished run is not continued, a new one begins"
-    assert main(["bench", *bench.arguments("resume=false")]) == 0
-    assert len(bench.runs()) == 4, "told not to continue"
-
-
-def test_two_runs_do_not_measure_at_once(bench):
-    bench.system("probe", {"a": {"sleep_seconds": 0.5}})
-    first = bench.start()
-    wait_for(first, lambda: (bench.folder / "lock" / "measuring.lock").exists() and bench.runs())
-    second = bench.run("seed=7")
-    assert second.returncode == 2
-    assert f"another measurement runs on this machine (process {first.pid}: bench campaign=quick)" in second.stderr
-    assert second.stderr.count("\n") == 1
-    assert bench.run("list=true").returncode == 0, "listing measures nothing"
-    assert first.poll() is None
-    first.send_signal(signal.SIGINT)
-    first.communicate(timeout=60)
-    assert first.returncode == 130
-    assert bench.run().returncode == 0, "the lock goes with its holder"
-
-
-def test_a_full_disk_is_one_line_and_loses_nothing(bench):
-    bench.system("probe", {"a": {}, "b": {}})
-    bench.results.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(bench.results)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("cannot mount a small tmpfs here")
-    try:
-        process = bench.start()
-        wait_for(process, lambda: any(state(folder) for folder in bench.runs()))
-        filler = bench.results / "filler"
-        try:
-            filler.write_bytes(b"x" * (1 << 20))
-        except OSError:
-            pass
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 2, err
-        assert "No space left on device" in err and err.count("\n") == 1
-        (folder,) = bench.runs()
-        before = state(folder)
-        assert before
-        records.read_rows(folder / "rows.csv")
-        filler.unlink()
-        done = bench.run()
-        assert done.returncode == 0, done.stderr
-        assert bench.runs() == [folder]
-        after = samples(folder)
-        assert all(after[key] == blocks for key, blocks in before.items())
-    finally:
-        subprocess.run(["umount", str(bench.results)], check=True)
 
 
 def test_stored_rows_can_be_measured_again(bench, monkeypatch):
@@ -468,26 +263,13 @@ def test_run_ids_sort_by_time():
     assert len({new_run_id() for _ in range(50)}) > 40
 
 
-@pytest.mark.slow
-def test_selftest_passes():
-    done = subprocess.run([sys.executable, "-m", "harness", "selftest"], cwd=ROOT, capture_output=True, text=True)
-    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
-    # Other work on the machine lengthens what the clock reads; it never shortens a sleep, and spoils nothing else.
-    busy = [
-        line for line in failed if re.search(r"reads 5\d\.\d+ ms for 50 ms|reads \d{1,2}\.\d+ us a step, must", line)
-    ]
-    assert failed == busy, done.stdout
-    assert re.fullmatch(rf"\d+ passed, {len(failed)} failed", done.stdout.splitlines()[-1])
-    assert done.returncode == (1 if failed else 0)
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
         ([], 2, "usage: python -m harness COMMAND"),
         (["--help"], 0, "bench"),
         (["fly"], 2, "unknown command 'fly'; known: bench, plan"),
-        (["bench", "--help"], 0, "campaigns: article, devices, quick, single_gpu"),
+        (["bench", "--help"], 0, "campaigns: article, baseline, "),
         (["selftest", "x"], 2, "not an override"),
         (["doctor", "x"], 2, "doctor takes no arguments"),
         (["doctor"], 0, "machine "),

@@ -134,11 +134,14 @@ def test_sensors_are_read_outside_of_what_is_timed():
         assert not system.pending, "a reading while steps are in flight"
         system.now += 3.0
         reads.append(system.steps)
+        system.calls.append("read")
         return Reading(clocks_mhz=(2000.0 - len(reads),), energy_joules=10.0 * len(reads))
 
     events = timed_events(system, read=read)
     assert [block["seconds"] for block in events["block"]] == pytest.approx([1.0] * 3)
     assert events["warm_up"][0]["seconds"] < 2.0
+    block = ["read", "synchronize", "barrier", "synchronize", "read"]
+    assert system.calls[-15:] == 3 * block, "nothing comes between the barrier, where ranks meet, and the first step"
     assert len(reads) == 8, "before and after the warm-up and each of three blocks"
     assert [(block["clock_low_mhz"], block["clock_high_mhz"]) for block in events["block"]] == [
         (1996.0, 1997.0),

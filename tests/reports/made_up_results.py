@@ -5,7 +5,7 @@ import json
 from harness.records import write_rows
 
 ROW = {
-    "schema_version": 1,
+    "schema_version": 2,
     "state": "init",
     "dims": 1024,
     "prefixes": "64 128 256 512 1024",

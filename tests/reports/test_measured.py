@@ -1,6 +1,7 @@
 """Tables of measured runs, from rows made up in conftest.py with round numbers."""
 
 from reports import claims, measured, published, store
+from reports.conditions import conditions
 from reports.facts import fastest, headline_shapes
 from tests.reports.made_up_results import add_run, quick_rows, row
 
@@ -215,3 +216,41 @@ def test_one_round_gives_no_ratio(results):
     cells = [cell for row in table.rows for cell in row[4:]]
     assert any(cell.endswith(", one round") for cell in cells)
     assert not any("faster" in cell or "slower" in cell or "overlap" in cell for cell in cells)
+
+
+def test_conditions_tell_energy_clocks_and_first_use(results):
+    """One row of 1000 live rows: a million covered cells, so joules per step are joules per million cells."""
+    sensed = {
+        "energy_joules_per_step": 0.25,
+        "clock_low_mhz": 1200,
+        "clock_high_mhz": 1980,
+        "power_watts": 612.5,
+        "throttle_reasons": "sw_power_cap",
+        "load_average": 1.5,
+        "cache_state": "warm",
+        "retries": 1,
+        "compile_seconds": 2.5,
+        "allocator_driver_difference_bytes": -3_000_000,
+    }
+    made = [row("native", "one_set_sigmoid", "one_set", 1000, 10.0, 1.0, **sensed)]
+    made.append(row("native", "one_set_sigmoid", "one_set", 2000, 10.0, 1.0, **(sensed | {"world_size": 2})))
+    add_run(results, "h200-x1", "quick", "20260101T000000Z-0001", made)
+    run = store.load(results).runs[-1]
+    table = conditions(run)
+    first, second = (dict(zip([c.name for c in table.columns], line, strict=True)) for line in table.rows)
+    assert (first["energy per step"], first["J per million cells"]) == ("0.250 J", "0.250")
+    assert second["J per million cells"] == "0.0156", "4000 live rows: 16 million cells"
+    assert (first["lowest clock"], first["highest clock"], first["power"]) == ("1200 MHz", "1980 MHz", "612 W")
+    assert (first["throttle reasons"], first["retries"], first["load"]) == ("sw_power_cap", "1", "1.50")
+    assert (first["compiling"], first["autotuning"], first["driver less allocator"]) == ("2.50 s", "", "-3.0 MB")
+
+
+def test_rows_of_before_have_no_conditions(measured_run):
+    assert conditions(measured_run) is None
+
+
+def test_cold_caches_get_a_table_of_their_own(results):
+    warm = row("native", "one_set_sigmoid", "one_set", 1000, 10.0, 1.0, cache_state="warm")
+    add_run(results, "h200-x1", "quick", "20260101T000000Z-0001", [warm, warm | {"cache_state": "cold"}])
+    found = measured.shapes(store.load(results).runs[-1])
+    assert [shape.setting for shape in found] == ["state init", "state init; cache_state cold"]

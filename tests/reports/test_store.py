@@ -77,21 +77,35 @@ def test_the_newest_finished_run_of_each_protocol_is_shown(results):
     assert [(run.protocol, run.run_id[:8]) for run in loaded.runs] == [("quick", "20260102"), ("standard", "20260103")]
     assert loaded.passed_over == (
         "m/quick/20260101T000000Z-aaaa: a newer run is shown",
-        "m/quick/20260104T000000Z-dddd: interrupted before its end",
+        "m/quick/20260104T000000Z-dddd: its time budget left cases out, and an older run has them all",
         "m/quick/20260105T000000Z-eeee: not finished",
         "m/quick/20260106T000000Z-ffff: no rows yet",
     )
 
 
-def test_a_run_that_its_time_budget_ended_is_shown_while_there_is_no_complete_one(results):
-    left = row("native", "info_nce", "info_nce", 256, status="interrupted", reason="time budget ended before this case")
-    for run_id in ("20260104T000000Z-aaaa", "20260105T000000Z-bbbb"):
-        add_run(results, "m", "quick", run_id, [*quick_rows(), left], {"complete": False})
+def test_a_run_whose_budget_left_cases_out_is_shown_where_there_is_no_better_one(results):
+    left_out = row("native", "info_nce", "info_nce", 256, status="interrupted", reason="time budget ended")
+    add_run(results, "m", "quick", "20260101T000000Z-aaaa", [*quick_rows(), left_out])
+    add_run(results, "m", "quick", "20260102T000000Z-bbbb", [*quick_rows(), left_out])
+    # A CSV whose environment does not say that the run came to its end
+    add_run(results, "n", "quick", "20260101T000000Z-cccc", [*quick_rows(), left_out], {"finished": None})
     loaded = store.load(results)
-    assert [run.run_id for run in loaded.runs] == ["20260105T000000Z-bbbb"]
-    assert loaded.passed_over == ("m/quick/20260104T000000Z-aaaa: interrupted before its end",)
-    add_run(results, "m", "quick", "20260101T000000Z-cccc", quick_rows())
-    assert [run.run_id for run in store.load(results).runs] == ["20260101T000000Z-cccc"]
+    assert [run.run_id[-4:] for run in loaded.runs] == ["bbbb"]
+    assert loaded.passed_over == (
+        "m/quick/20260101T000000Z-aaaa: a newer run is shown",
+        "n/quick/20260101T000000Z-cccc: interrupted before its end",
+    )
+    add_run(results, "m", "quick", "20260103T000000Z-dddd", quick_rows())
+    assert [run.run_id[-4:] for run in store.load(results).runs] == ["dddd"]
+
+
+def test_cold_and_warm_runs_are_shown_side_by_side(results):
+    cold = [each | {"cache_state": "cold"} for each in quick_rows()]
+    add_run(results, "m", "quick", "20260101T000000Z-aaaa", quick_rows())
+    add_run(results, "m", "quick", "20260102T000000Z-bbbb", cold)
+    runs = store.load(results).runs
+    assert sorted(run.slug for run in runs) == ["m-quick", "m-quick-cold"]
+    assert "cold caches" in next(run.title for run in runs if run.cache == "cold")
 
 
 def test_checks_beside_the_campaigns_are_no_runs(measured):

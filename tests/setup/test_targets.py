@@ -55,6 +55,22 @@ def test_options_reach_the_harness_unharmed_and_no_shell_sees_them(project: Proj
     assert project.calls() == [["harness", "bench", *expected], ["reports"]]
 
 
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [
+        ("PYTHON=/bin/false", "PYTHON=/bin/false is a program but runs no Python; name Python 3.11 or newer"),
+        ("PYTHON=/bin/true", "PYTHON=/bin/true is a program but runs no Python"),
+        ("PYTHON=no-such-python", "PYTHON=no-such-python is not a program"),
+        ("VENV=", "VENV is empty; leave it out for .venv, name a folder, or give VENV=none"),
+    ],
+)
+def test_an_interpreter_or_environment_that_is_none_is_one_line(project: Project, variable, words):
+    result = project.make("bench", variable)
+    assert result.returncode == 2
+    assert words in one_line(result.stderr)
+    assert project.calls() == []
+
+
 def test_list_prints_cases_and_renders_no_page(project: Project):
     assert project.make("bench", "VENV=none", "LIST=1").returncode == 0
     assert project.calls() == [["harness", "bench", "list=true"]]

@@ -1,0 +1,54 @@
+"""What the workflow runs, run here on a tiny size: measure, compare with stored rows, write the summary."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import yaml
+
+from tests.harness.conftest import ROOT, SHORT
+
+
+def run(bench, summary, **settings):
+    """`.ci/bench` with probes instead of systems; no compiler, so that nothing is built."""
+    tiny = [word for word in SHORT if "maximum_range" not in word]
+    places = [f"registry={bench.registry}", f"machine.lock_folder={bench.folder}/lock"]
+    environment = os.environ | {
+        "PYTHON": sys.executable,
+        "VENV": "none",
+        "CXX": "no-such-compiler",
+        "CUDA_VISIBLE_DEVICES": "",
+        "GITHUB_STEP_SUMMARY": str(summary),
+        "PEER": "probe:peer",
+        "BENCH_ARGS": " ".join([*tiny, "systems=null", "protocol.maximum_range=null", *places]),
+        "REGRESS_ARGS": "minimum_rounds=2 maximum_range=0.5",
+        **settings,
+    }
+    return subprocess.run([ROOT / ".ci" / "bench"], env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_the_workflow_s_command_measures_compares_and_fails_on_a_regression(bench, tmp_path):
+    summary = tmp_path / "summary.md"
+    bench.system("probe", {"peer": {"sleep_seconds": 0.02}, "mine": {"sleep_seconds": 0.02}})
+    assert bench.run(f"results={tmp_path / 'stored'}").returncode == 0
+    stored = tmp_path / "stored" / "measured"
+    same = run(bench, summary, BASE=str(stored), OUT=str(tmp_path / "out"))
+    assert same.returncode == 0, same.stdout + same.stderr
+    text = summary.read_text()
+    assert "| case | BASE | NEW | change | verdict | memory | remarks |" in text
+    assert "no regression found: 2 cases compared" in text and "probe:mine" in text
+    assert (tmp_path / "out" / "regress.xml").read_bytes().startswith(b"<?xml")
+
+    shutil.rmtree(tmp_path / "out")
+    bench.system("probe", {"peer": {"sleep_seconds": 0.02}, "mine": {"sleep_seconds": 0.2}})
+    slower = run(bench, summary, BASE=str(stored), OUT=str(tmp_path / "out"))
+    assert slower.returncode != 0
+    assert "**slower**" in summary.read_text(), slower.stdout + slower.stderr
+
+
+def test_the_workflow_runs_that_command_and_nothing_else():
+    (workflow,) = (ROOT / ".github" / "workflows").glob("bench.yml")
+    steps = yaml.safe_load(workflow.read_text())["jobs"]["quick"]["steps"]
+    assert [step["run"] for step in steps if "run" in step] == [".ci/bench"]
+    assert os.access(ROOT / ".ci" / "bench", os.X_OK)
