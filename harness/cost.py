@@ -73,7 +73,8 @@ def executed_flops_per_rank(
     `descending` scores D and then takes every band but the first off again, `2 D - p_1` of width, gradients of width D;
     `per_prefix` runs separate products of every prefix, forward and backward: sum(P) of width each.
     `own_block_once` (one set only): cells (i, j) and (j, i) of the block a rank scores against itself share one score,
-    which saves `R R * width`. Raises ValueError for an unknown ladder, or `own_block_once` with two sets.
+    which saves `R R * width`. The softmax losses score twice: sums first, weights second. Raises ValueError for an
+    unknown ladder, or `own_block_once` with two sets.
     """
     if ladder not in LADDERS:
         raise ValueError(f"unknown ladder {ladder!r}; known: {', '.join(LADDERS)}")
@@ -84,8 +85,9 @@ def executed_flops_per_rank(
     gradient_width = total if ladder == "per_prefix" else widest
     cells = rows * rows * world_size
     gradient_products = 1 if is_one_set(loss) else 2
-    saved = rows * rows * score_width if own_block_once else 0
-    return 2 * cells * score_width + 2 * gradient_products * cells * gradient_width - saved
+    scores = 2 * cells * score_width - (rows * rows * score_width if own_block_once else 0)
+    passes = 2 if loss.endswith("info_nce") else 1
+    return passes * scores + 2 * gradient_products * cells * gradient_width
 
 
 def fraction_of_peak(flops_per_rank: float, seconds: float, matmul_flops_per_second: float) -> float:

@@ -155,7 +155,10 @@ def three_ways(shape: Shape, system: str = OUR_SYSTEM, absent: str = "not measur
 
     None when the run holds no such row, or no peer. `absent` is what a cell without a row says.
     """
-    ours = {(row["loss"], int(row["rows"])): row for row in shape.rows if row["system"] == system}
+    ours: dict[tuple[str, int], Row] = {}  # several variants may compute one loss: the fastest speaks for the system
+    for row in sorted(shape.rows, key=lambda row: (not _timed(row), number(row, "best_seconds") or 0.0)):
+        if row["system"] == system:
+            ours.setdefault((row["loss"], int(row["rows"])), row)
     name = SYSTEM_NAMES.get(system, system)
     body = []
     for label, rows in shape.labels.items():

@@ -71,6 +71,15 @@ def test_symmetry_makes_one_rank_three_RRD_and_saves_one_own_block_on_many():
     assert many == 4 * rows * 8 * rows * dims - rows * rows * dims
 
 
+def test_softmax_losses_score_twice():
+    rows, dims = 4096, 1024
+    assert cost.executed_flops_per_rank("info_nce", rows, 1, LADDER) == 8 * rows * rows * dims
+    one = cost.executed_flops_per_rank("one_set_info_nce", rows, 1, LADDER, "one_pass", True)
+    assert one == 4 * rows * rows * dims
+    many = cost.executed_flops_per_rank("one_set_info_nce", rows, 4, LADDER, "one_pass", True)
+    assert many == 6 * rows * 4 * rows * dims - 2 * rows * rows * dims
+
+
 def test_descending_scores_cost_194_hundredths_of_one_pass():
     def forward(ladder):
         return cost.executed_flops_per_rank("one_set_sigmoid", 1, 1, LADDER, ladder) - 2 * 1024

@@ -254,3 +254,16 @@ def test_cold_caches_get_a_table_of_their_own(results):
     add_run(results, "h200-x1", "quick", "20260101T000000Z-0001", [warm, warm | {"cache_state": "cold"}])
     found = measured.shapes(store.load(results).runs[-1])
     assert [shape.setting for shape in found] == ["state init", "state init; cache_state cold"]
+
+
+def test_the_fastest_of_several_variants_of_a_loss_is_compared(results):
+    """The offload variants compute the same losses; one that does not run here must not hide the one that does."""
+    more = [
+        row("native", "one_set_sigmoid", "one_set_offload", 256, status="unsupported", reason="needs a GPU"),
+        row("native", "two_set_sigmoid", "two_set_offload", 256, 20.0),
+    ]
+    add_run(results, "cpu", "quick", "20260204T000000Z-dddd", [*quick_rows(), *more])
+    (run,) = store.load(results).runs
+    table = measured.three_ways(measured.shapes(run)[0])
+    found = {cells[:2]: cells[3:] for cells in table.rows}
+    assert found["256", "open_clip bidir"][1:3] == ("1.00 ms, 9.00x faster", "1.50 ms, 6.00x faster")
