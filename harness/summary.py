@@ -13,6 +13,7 @@ from harness.events import Events
 from harness.inputs import sets_of
 from harness.plan import Planned, size
 
+ALL_REDUCE = "one_set_all_reduce"  # a sum over ranks in the place of a loss: rows times dims floats of each
 _CASE_COLUMNS = (
     "system loss variant state rows dims prefixes dtype gradient_dtype scale bias seed self_pairs world_size nodes "
     "device labels live prefix_weights"
@@ -192,6 +193,8 @@ def row(
     case = each.case
     result = {"schema_version": records.SCHEMA_VERSION, **common, "case_id": case.case_id}
     result |= {name: getattr(case, name) for name in _CASE_COLUMNS}
+    if case.loss == ALL_REDUCE:
+        result["bytes"] = case.rows * case.dims * 4
     result["expected_status"] = each.variant.expected_status(case.state)
     if each.unsupported:
         return result | {"status": "unsupported", "reason": each.unsupported}

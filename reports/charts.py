@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from harness import cost
-from reports import plots
+from reports import collectives, plots
 from reports.facts import headline_shapes
 from reports.measured import PRODUCTS, Shape, shapes
 from reports.plots import Series
-from reports.store import PUBLISHED, Results, Row, number
+from reports.store import PUBLISHED, Results, Row, Run, number
 from reports.text import (
     live_rows,
     memory_bytes_of,
@@ -109,6 +109,7 @@ def all_charts(results: Results) -> dict[str, list[Chart]]:
     }
     for run in results.runs:
         charts[run.slug] = [chart for shape in shapes(run) for chart in measured(shape)]
+        charts[run.slug] += [chart for chart in (all_reduces(run), scaling(run)) if chart]
     return charts
 
 
@@ -218,6 +219,87 @@ def _in_words(series: Sequence[Series], quantity: Quantity) -> str:
         if found:
             parts.append(f"{each.label} {found[0]}")
     return f"at R = {largest:.0f}: {', '.join(parts)}."
+
+
+def all_reduces(run: Run) -> Chart | None:
+    """Bus bandwidth against message size, a panel for each number of ranks (the two largest)."""
+    rows = [row for row in run.rows if collectives.bus_bandwidth(row)]
+    panels = []
+    for ranks in sorted({row["world_size"] for row in rows}, key=int)[-2:]:
+        points: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        for row in rows:
+            if row["world_size"] == ranks:
+                at = (float(row["bytes"]) / 1024, collectives.bus_bandwidth(row))
+                points.setdefault((system_label(row), row["system"]), []).append(at)
+        panels.append((f"{ranks} ranks", _series_by_system(points)))
+    if not panels:
+        return None
+    words = [f"{heading}: " + _last_points(series, collectives.rate_words) for heading, series in panels]
+    return _free_panels(
+        f"all-reduce-{run.slug}",
+        f"All-reduce, bus bandwidth against message: {run.machine}",
+        panels,
+        ("bytes / time x 2 (N - 1) / N", "message, KiB"),
+        lambda value: collectives.rate_words(value).removesuffix("/s"),
+        " ".join(words),
+    )
+
+
+def scaling(run: Run) -> Chart | None:
+    """Weak efficiency against ranks, at the largest R and at the smallest."""
+    found = [each for each in collectives.efficiencies(run) if each[6] and each[2] == "init"]
+    panels = []
+    for size in sorted({each[4] for each in found})[:: max(1, len({each[4] for each in found}) - 1)][:2]:
+        points: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        for label, loss, _, ranks, rows, _, weak, _ in found:
+            if rows == size:
+                series = points.setdefault((f"{label}, {loss}", label.split()[0]), [(1.0, 1.0)])
+                series.append((float(ranks), weak))
+        panels.append((f"R = {size} per rank", _series_by_system(points)))
+    if not panels:
+        return None
+
+    def percent(value: float) -> str:
+        return f"{significant(100 * value, 3)}%"
+
+    words = [f"{heading}: " + _last_points(series, percent) for heading, series in panels]
+    title = f"Weak scaling, cells per second and rank against one rank: {run.machine}"
+    axes = ("of one rank's pace", "ranks")
+    return _free_panels(f"scaling-{run.slug}", title, panels, axes, percent, " ".join(words))
+
+
+def _series_by_system(points: dict[tuple[str, str], list[tuple[float, float]]]) -> list[Series]:
+    variants: dict[str, int] = {}
+    series = []
+    for (label, system), found in sorted(points.items()):
+        variants[system] = variants.get(system, -1) + 1
+        series.append(Series(label, system, variants[system], tuple(sorted(found))))
+    return series
+
+
+def _last_points(series: Sequence[Series], text: Callable[[float], str]) -> str:
+    return ", ".join(f"{each.label} {text(each.points[-1][1])}" for each in series) + "."
+
+
+def _free_panels(
+    name: str,
+    title: str,
+    panels: Sequence[tuple[str, list[Series]]],
+    axis_names: tuple[str, str],
+    tick: Callable[[float], str],
+    says: str,
+) -> Chart:
+    """Panels of series that are not against R."""
+    height = _height([len(series) for _, series in panels])
+
+    def paint(figure: Figure) -> None:
+        for index, (heading, series) in enumerate(panels):
+            left = 62 + index * WIDTH / 2
+            axes = plots.add_panel(figure, left, left + _PANEL, _FOOT, height - _HEAD)
+            plots.lines(axes, series, tick, axis_names[1])
+            plots.heading(axes, heading, axis_names[0])
+
+    return Chart(name, title, says, plots.draw(WIDTH, height, paint))
 
 
 def one_box_against_two(rows: Sequence[Row]) -> Chart:

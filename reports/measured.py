@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness import cost
+from reports.collectives import is_collective
 from reports.store import Row, Run, number
 from reports.table import LEFT, RIGHT, Column, Table
 from reports.text import (
@@ -108,6 +109,8 @@ def shapes(run: Run) -> list[Shape]:
     """A run's rows, grouped so that only comparable ones stand together; the usual case first, `init` before others."""
     groups: dict[tuple, list[Row]] = {}
     for row in run.rows:
+        if is_collective(row):
+            continue
         key = (int(row["nodes"]), int(row["world_size"]), row["device"], row["state"], unusual(row))
         groups.setdefault(key, []).append(row)
     ordered = sorted(groups, key=lambda key: (key[4], key[0], key[1], key[2], key[3] != "init", key[3]))
@@ -207,7 +210,7 @@ def three_ways(shape: Shape, system: str = OUR_SYSTEM, absent: str = "not measur
 def timings(run: Run) -> Table:
     """Every row with its times, rates and FLOPs."""
     products = [row for row in run.rows if row["system"] == PRODUCTS and _timed(row)]
-    body = [_timing_line(row, products) for row in in_order(run)]
+    body = [_timing_line(row, products) for row in in_order(run) if not is_collective(row)]
     columns = "system loss state R ranks best median mean range first cells pairs nominal executed products".split()
     heads = {
         "range": "process means",

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reports import capacity, claims, measured, papers, peers, published
+from reports import capacity, claims, collectives, measured, papers, peers, published
 from reports.conditions import conditions
 from reports.store import Results, Run
 from reports.table import Table, prose
@@ -97,6 +97,7 @@ def _run_section(run: Run) -> Section:
     shapes = measured.shapes(run)
     tables = [measured.loss_step(shape) for shape in shapes]
     ways = [table for table in (measured.three_ways(shape) for shape in shapes) if table]
+    scaling = collectives.scaling(run)
     revision = next((row["git_revision"] for row in run.rows if row["git_revision"]), "not recorded")
     paragraph = (
         f"Machine {run.machine}, campaign {run.campaign}, protocol {run.protocol}, run {run.run_id}, "
@@ -107,7 +108,7 @@ def _run_section(run: Run) -> Section:
         f"Measured on {run.machine}: {run.campaign}, protocol {run.protocol}",
         f"{run.machine} {run.campaign}",
         (paragraph,),
-        tuple(tables),
+        (*tables, *collectives.tables(run), *([scaling] if scaling else [])),
         (*ways, measured.timings(run), *filter(None, [conditions(run)]), measured.statuses(run)),
     )
 

@@ -19,6 +19,7 @@ char const* const help_text_k = R"(scaling_contrasts: contrastive losses, forwar
 
 the problem (lists joined by commas):
   --loss one_set_sigmoid|two_set_sigmoid|info_nce|one_set_info_nce   --form nt_xent|sup_con (of one_set_info_nce)
+  --loss one_set_all_reduce: no loss, but rows x dims floats summed over GPUs (--options schedule=auto|one_shot|two_shot|in_switch)
   --rows R (per device)   --live L0,L1,...   --dims D
   --prefixes 64,128,...   --prefix-weights W0,W1,...   --scale T   --bias B   --self-pairs true|false
   --seed N   --labels pairs|distinct|equal|mixed|fours|sixteens   --dtype bfloat16   --gradient-dtype bfloat16|float32
@@ -239,7 +240,11 @@ using setter_t = std::function<void(arguments_t&, std::string const& flag, std::
 
 std::map<std::string, setter_t> const& problem_setters() {
     static std::map<std::string, setter_t> const setters = {
-        {"--loss", SC_SET { out.problem.loss = to_loss(flag, value); }},
+        {"--loss",
+         SC_SET {
+             out.all_reduce = value == "one_set_all_reduce";
+             out.problem.loss = out.all_reduce ? loss_t::one_set_sigmoid_k : to_loss(flag, value);
+         }},
         {"--form", SC_SET { out.problem.form = to_form(flag, value); }},
         {"--rows", SC_SET { out.problem.rows = to_count(flag, value); }},
         {"--live", SC_SET { out.problem.live = to_counts(flag, value, ','); }},
@@ -313,7 +318,9 @@ std::map<std::string, setter_t> const& run_setters() {
          SC_SET {
              if (value != "1") throw usage_error_t("--contract is '" + value + "'; this binary speaks 1"); }},
         {"--system",
-         SC_SET { out.system = to_choice<char const*>(flag, value, {{"native", "native"}, {"sleep", "sleep"}}); }},
+         SC_SET {
+             out.system = to_choice<char const*>(
+                 flag, value, {{"native", "native"}, {"native_all_reduce", "native_all_reduce"}, {"sleep", "sleep"}}); }},
         {"--variant", SC_SET { out.variant = value; }},
         {"--state", SC_SET { out.state = value; }},
         {"--protocol", SC_SET {}},
@@ -388,6 +395,8 @@ arguments_t parse_arguments(int count, char const* const* words) {
     check_problem("", out.problem);
     check_meeting(out);
     for (auto const& text : checks) out.checks.push_back(to_check(text, out.problem));
+    if (out.all_reduce && out.device != "cuda")
+        throw usage_error_t("--loss one_set_all_reduce is for GPUs; give --device cuda");
     if (out.run.options.contains("engine")) out.run.engine = out.run.options["engine"];
 
     // Virtual devices of one process share its threads: what each is given, at most one thread a core.

@@ -35,6 +35,7 @@ struct timing_t {
 struct arguments_t {
     std::string system = "native", variant, state, device = "cpu", dtype = "bfloat16";
     problem_t problem;  ///< of all boxes
+    bool all_reduce = false;  ///< --loss one_set_all_reduce: a sum over devices in the place of a loss
     rails::meeting_t meeting;
     rails::options_t rails;
     run_options_t run;

@@ -68,6 +68,9 @@ class backend_t {
     virtual memory_t memory() = 0;
     /// Empties the devices' caches, and returns when that is done; the buffers for it count in no figure.
     virtual void flush_caches() { flush_(); }
+    /// What a backend knows of the steps since watch(), by name; seconds per step. Empty: nothing.
+    virtual std::map<std::string, double> figures() { return {}; }
+    virtual void watch() {}
     /// The engine that runs, such as `cpu-avx512bf16` or `sm90`.
     virtual std::string engine() const = 0;
     /// Empty where there is one box.
@@ -90,6 +93,9 @@ struct backend_factory_t {
     std::unique_ptr<backend_t> (*make)(problem_t const&, run_options_t const&) = nullptr;
 };
 
+/// An all-reduce in the place of a loss (--loss one_set_all_reduce): each device's `rows` x `dims` floats become the sums over
+/// devices. Defined beside cuda_factory().
+backend_factory_t const& collectives_factory();
 backend_factory_t const& cpu_factory();
 /// Defined by cuda_backend.cu when CMake found a CUDA compiler, else by cuda_missing.cpp.
 backend_factory_t const& cuda_factory();

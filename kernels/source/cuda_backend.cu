@@ -255,6 +255,30 @@ class cuda_backend_t final : public backend_t {
         gpu::use_device(0);
     }
 
+    /// How long devices waited for one another, a step: at its start, of which the last to begin waits least, and in the sum of
+    /// the scalars at its end, most of a device over devices. Nothing where they meet by events.
+    std::map<std::string, double> figures() override {
+        if (!domain_ || box_->meeting() != gpu::meeting_t::flags_k) return {};
+        synchronize();
+        auto seconds = [&](int device, domain::phase_t phase) {
+            auto const state = domain_->state(device);
+            auto const at = static_cast<std::size_t>(phase);
+            return state.waits[at] ? 1e-9 * double(state.waited_ns[at]) / double(state.waits[at]) : 0.0;
+        };
+        double least = 1e30, most = 0, end = 0;
+        for (int device = 0; device < problem_.world_size; ++device) {
+            double const start = seconds(device, domain::phase_t::embeddings_k);
+            least = std::min(least, start), most = std::max(most, start);
+            end = std::max(end, seconds(device, domain::phase_t::small_k));
+        }
+        return {{"start_skew_seconds", most - least}, {"start_wait_seconds", most}, {"end_wait_seconds", end}};
+    }
+    void watch() override {
+        synchronize();
+        if (domain_)
+            for (int device = 0; device < problem_.world_size; ++device) domain_->reset_waits(device);
+    }
+
     std::string engine() const override { return engine_of(problem_, options_); }
 
   private:

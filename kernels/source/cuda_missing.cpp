@@ -19,4 +19,6 @@ backend_factory_t const& cuda_factory() {
     return factory;
 }
 
+backend_factory_t const& collectives_factory() { return cuda_factory(); }
+
 }  // namespace scaling_contrasts::bench

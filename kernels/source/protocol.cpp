@@ -37,6 +37,7 @@ backend_factory_t const& factory_of(arguments_t const& arguments) {
             return std::make_unique<sleep_backend_t>(problem, options);
         }};
     if (arguments.system == "sleep") return sleeper;
+    if (arguments.all_reduce) return collectives_factory();
     return arguments.device == "cuda" ? cuda_factory() : cpu_factory();
 }
 
@@ -83,6 +84,7 @@ struct summary_t {
     memory_t memory;
     scalars_t scalars;
     std::string engine;
+    std::map<std::string, double> figures;
 };
 
 class run_t {
@@ -234,6 +236,7 @@ class run_t {
         if (estimate * per_block > timing.max_block_seconds)
             per_block = std::max(2, static_cast<int>(timing.max_block_seconds / estimate));
         per_block = std::min(per_block, std::max(2, timing.steps_per_block));
+        backend.watch();
         for (int block = 0; block < timing.blocks; ++block) {
             require_time();
             company_.barrier("waited for it to start a block");
@@ -255,6 +258,10 @@ class run_t {
                                 .integer("bytes_sent", static_cast<std::int64_t>(rails->bytes_sent))
                                 .integer("bytes_received", static_cast<std::int64_t>(rails->bytes_received))
                                 .integer("embedding_bytes", static_cast<std::int64_t>(rails->embedding_bytes)));
+        summary_.figures = backend.figures();
+        json_t figures;
+        for (auto const& [name, value] : summary_.figures) figures.number(name.c_str(), value);
+        if (!summary_.figures.empty()) reporter_.event("figures", figures);
     }
     static double warm_block(backend_t& backend, int steps) {
         double const begin = seconds_now();
@@ -315,6 +322,7 @@ void print_summary(arguments_t const& arguments, summary_t const& summary) {
         std::printf("; %.1f MiB beside inputs and gradients",
                     static_cast<double>(*memory.allocated_peak_bytes - *memory.input_bytes - *memory.gradient_bytes) /
                         1048576.0);
+    for (auto const& [name, value] : summary.figures) std::printf("; %s %.2f us", name.c_str(), 1e6 * value);
     std::printf("\n");
 }
 
@@ -364,7 +372,8 @@ std::string capabilities() {
     }
     json_t out;
     out.text("version", SCALING_CONTRASTS_VERSION).integer("contract", std::int64_t{1});
-    out.texts("losses", std::vector<std::string>{"one_set_sigmoid", "two_set_sigmoid", "info_nce", "one_set_info_nce"});
+    out.texts("losses", std::vector<std::string>{"one_set_sigmoid", "two_set_sigmoid", "info_nce", "one_set_info_nce",
+                                                 "one_set_all_reduce"});
     out.texts("engines_built", built).texts("engines_usable", usable).texts("devices", devices);
     std::vector<std::string> architectures;  // GPU models that the binary carries code for
     std::istringstream list(SCALING_CONTRASTS_ARCHITECTURES);

@@ -183,8 +183,8 @@ inline result_t oracle(problem_t const& problem, data_t const& data) {
 
 /// Runs `steps` steps with NaN guards around every array and NaN in dead rows and in the gradients beforehand; checks
 /// that guards stay, dead rows' gradients are zero, and that steps repeat bit for bit.
-inline result_t run(problem_t const& problem, data_t const& data, int threads, std::string const& engine,
-                    int steps = 2) {
+template <class stepper_t>
+result_t run_with(problem_t const& problem, data_t const& data, int threads, std::string const& engine, int steps = 2) {
     constexpr std::size_t guard = 256;
     std::size_t const sets = data.sets.size(), share = static_cast<std::size_t>(problem.rows * problem.dims);
     bool const wide = problem.gradient_type == gradient_type_t::float32_k;
@@ -203,7 +203,7 @@ inline result_t run(problem_t const& problem, data_t const& data, int threads, s
         views.push_back({inputs[slot].data() + guard,
                          data.labels.data() + slot / sets * static_cast<std::size_t>(problem.rows),
                          gradients[slot].data() + guard * element});
-    step_t step(problem, views, threads, engine);
+    stepper_t step(problem, views, threads, engine);
     result_t out;
     std::vector<std::vector<std::byte>> before;
     for (int i = 0; i < steps; ++i) {
@@ -239,6 +239,11 @@ inline result_t run(problem_t const& problem, data_t const& data, int threads, s
         }
     }
     return out;
+}
+
+inline result_t run(problem_t const& problem, data_t const& data, int threads, std::string const& engine,
+                    int steps = 2) {
+    return run_with<step_t>(problem, data, threads, engine, steps);
 }
 
 /// Worst band's ||error|| / ||reference||, over all rows.

@@ -46,7 +46,7 @@ class step_t {
           two_(sets_of(problem.loss) == 2),
           sums_(static_cast<std::size_t>(problem.world_size)) {
         check();
-        space_ = std::make_unique<cpu::workspace_t>(kernels_, ladder_, true);
+        add_space();
         for (int device = 0; device < problem_.world_size; ++device)
             for (int set = 0; set < set_count(); ++set) sides_.push_back(make_side(device, set));
         if (problem_.loss == loss_t::one_set_info_nce_k) count_positives();
@@ -75,8 +75,16 @@ class step_t {
     void score(int device, int peer);
     /// Gradients of the device's rows from what `score` accumulated.
     void finish(int device);
+    /// One device's part of the loss, dL/dt and dL/db.
+    scalars_t const& part(int device) const { return sums_[static_cast<std::size_t>(device)]; }
     /// Loss, dL/dt and dL/db over all devices.
     scalars_t all_reduce() const;
+
+    /// A workspace for each device: of a step with threads = 1, members above may then be called by a thread per device, where
+    /// barriers stand between what one writes and another reads (cpu/concurrent.hpp).
+    void separate() {
+        while (static_cast<int>(spaces_.size()) < problem_.world_size) add_space();
+    }
 
     /// The whole step.
     scalars_t run() {
@@ -97,6 +105,10 @@ class step_t {
 
   private:
     int set_count() const { return two_ ? 2 : 1; }
+    void add_space() { spaces_.push_back(std::make_unique<cpu::workspace_t>(kernels_, ladder_, true)); }
+    cpu::workspace_t& space(int device) {
+        return *spaces_[spaces_.size() > 1 ? static_cast<std::size_t>(device) : std::size_t{0}];
+    }
     cpu::side_t& side(int device, int set) { return sides_[static_cast<std::size_t>(device * set_count() + set)]; }
     cpu::side_t const& side(int device, int set) const {
         return sides_[static_cast<std::size_t>(device * set_count() + set)];
@@ -139,7 +151,7 @@ class step_t {
     pool_t pool_;
     bool two_;
     double anchors_ = 1;
-    std::unique_ptr<cpu::workspace_t> space_;
+    std::vector<std::unique_ptr<cpu::workspace_t>> spaces_;  // one, or one for each device
     std::vector<cpu::side_t> sides_;
     std::vector<scalars_t> sums_;
 };
@@ -287,7 +299,7 @@ inline void step_t::visit(cpu::objective_t objective, int device, int peer) {
     auto& sums = sums_[static_cast<std::size_t>(device)];
     auto block = [&](cpu::side_t& rows, cpu::side_t& candidates, bool counts_loss) {
         if (rows.x.rows == 0 || candidates.x.rows == 0) return;
-        cpu::score_block(kernels_, pool_, ladder_, *space_, rows, candidates,
+        cpu::score_block(kernels_, pool_, ladder_, space(device), rows, candidates,
                          make_block(objective, counts_loss, own && !two_, own), sums);
     };
     if (!two_) return block(side(device, 0), side(peer, 0), true);

@@ -61,47 +61,30 @@ class symmetric_t {
     symmetric_t(gpu::driver_t const& driver, std::vector<int> const& ordinals, std::size_t bytes, fabric_t fabric,
                 environment_t const& variable)
         : driver_(driver) {
-        std::vector<int> gpus;
         for (int const ordinal : ordinals)
-            if (std::find(gpus.begin(), gpus.end(), ordinal) == gpus.end()) gpus.push_back(ordinal);
-        bool const multicast =
-            wants_multicast(gpus.size() < ordinals.size() && fabric == fabric_t::auto_k ? fabric_t::peer_k : fabric,
-                            gpus, variable, driver_);
-        std::size_t const unit = granularity(gpus, bytes, multicast);
+            if (std::find(gpus_.begin(), gpus_.end(), ordinal) == gpus_.end()) gpus_.push_back(ordinal);
+        bool const shared = gpus_.size() < ordinals.size() && fabric == fabric_t::auto_k;
+        bool const multicast = wants_multicast(shared ? fabric_t::peer_k : fabric, gpus_, variable, driver_);
+        std::size_t const unit = granularity(bytes, multicast);
         bytes_ = (bytes + unit - 1) / unit * unit;
-        if (multicast) multicast_ = std::make_unique<multicast_t>(driver_, gpus, bytes_);
-        std::vector<CUmemAccessDesc> access;
-        for (int const gpu : gpus)
-            access.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, gpu}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
-        for (int const ordinal : ordinals) {
-            CUmemAllocationProp const properties = describe(ordinal);
-            CUmemGenericAllocationHandle handle = 0;
-            check(driver_.create(&handle, bytes_, &properties, 0), "allocating symmetric memory");
-            handles_.push_back(handle);
-        }
-        if (multicast_) {
-            multicast_->bind(handles_);
-            multicast_->map(unit, access);
-        }
-        for (auto const handle : handles_) {
-            CUdeviceptr address = 0;
-            check(driver_.reserve(&address, bytes_, unit, 0, 0), "reserving addresses");
-            addresses_.push_back(address);
-            check(driver_.map(address, bytes_, 0, handle, 0), "mapping symmetric memory");
-            check(driver_.set_access(address, bytes_, access.data(), access.size()),
-                  "opening symmetric memory to all GPUs");
+        try {
+            if (multicast) create_multicast(fabric);
+            for (int const ordinal : ordinals) {
+                CUmemAllocationProp const properties = describe(ordinal);
+                CUmemGenericAllocationHandle handle = 0;
+                check(driver_.create(&handle, bytes_, &properties, 0), "allocating symmetric memory");
+                handles_.push_back(handle);
+            }
+            if (multicast_) bind_multicast(fabric, unit);
+            for (auto const handle : handles_) map(handle, unit);
+        } catch (...) {
+            release();
+            throw;
         }
     }
     symmetric_t(symmetric_t const&) = delete;
     symmetric_t& operator=(symmetric_t const&) = delete;
-    ~symmetric_t() {
-        multicast_.reset();
-        for (auto const address : addresses_) {
-            driver_.unmap(address, bytes_);
-            driver_.free_address(address, bytes_);
-        }
-        for (auto const handle : handles_) driver_.release(handle);
-    }
+    ~symmetric_t() { release(); }
 
     std::byte* of(int rank) const { return reinterpret_cast<std::byte*>(addresses_[static_cast<std::size_t>(rank)]); }
     /// The address that stands for all ranks' memory; null where peer pointers are used.
@@ -110,6 +93,45 @@ class symmetric_t {
 
   private:
     void check(CUresult result, char const* what) const { gpu::check_driver(result, what, driver_); }
+    std::vector<CUmemAccessDesc> access() const {
+        std::vector<CUmemAccessDesc> access;
+        for (int const gpu : gpus_)
+            access.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, gpu}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+        return access;
+    }
+    /// Where the driver refuses (a fabric manager that is down, say), `auto_k` goes on with peer pointers.
+    void create_multicast(fabric_t fabric) {
+        try {
+            multicast_ = std::make_unique<multicast_t>(driver_, gpus_, bytes_);
+        } catch (failure_t const&) {
+            if (fabric == fabric_t::multicast_k) throw;
+        }
+    }
+    void bind_multicast(fabric_t fabric, std::size_t unit) {
+        try {
+            multicast_->bind(handles_);
+            multicast_->map(unit, access());
+        } catch (failure_t const&) {
+            if (fabric == fabric_t::multicast_k) throw;
+            multicast_.reset();
+        }
+    }
+    void map(CUmemGenericAllocationHandle handle, std::size_t unit) {
+        CUdeviceptr address = 0;
+        check(driver_.reserve(&address, bytes_, unit, 0, 0), "reserving addresses");
+        addresses_.push_back(address);
+        check(driver_.map(address, bytes_, 0, handle, 0), "mapping symmetric memory");
+        auto const all = access();
+        check(driver_.set_access(address, bytes_, all.data(), all.size()), "opening symmetric memory to all GPUs");
+    }
+    void release() {
+        multicast_.reset();
+        for (auto const address : addresses_) {
+            driver_.unmap(address, bytes_);
+            driver_.free_address(address, bytes_);
+        }
+        for (auto const handle : handles_) driver_.release(handle);
+    }
     static CUmemAllocationProp describe(int ordinal) {
         CUmemAllocationProp properties = {};
         properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -117,9 +139,9 @@ class symmetric_t {
         return properties;
     }
     /// What sizes and addresses must be multiples of.
-    std::size_t granularity(std::vector<int> const& gpus, std::size_t bytes, bool multicast) const {
+    std::size_t granularity(std::size_t bytes, bool multicast) const {
         std::size_t unit = 1;
-        for (int const gpu : gpus) {
+        for (int const gpu : gpus_) {
             CUmemAllocationProp const properties = describe(gpu);
             std::size_t each = 0;
             check(driver_.granularity(&each, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
@@ -127,7 +149,7 @@ class symmetric_t {
             unit = std::max(unit, each);
         }
         if (!multicast) return unit;
-        CUmulticastObjectProp const properties = multicast_t::describe(gpus, bytes);  // the size must be known
+        CUmulticastObjectProp const properties = multicast_t::describe(gpus_, bytes);  // the size must be known
         std::size_t each = 0;
         check(driver_.multicast_granularity(&each, &properties, CU_MULTICAST_GRANULARITY_RECOMMENDED),
               "asking for the granularity of multicast");
@@ -135,6 +157,7 @@ class symmetric_t {
     }
 
     gpu::driver_t const& driver_;
+    std::vector<int> gpus_;  // each once
     std::size_t bytes_ = 0;
     std::unique_ptr<multicast_t> multicast_;
     std::vector<CUmemGenericAllocationHandle> handles_;

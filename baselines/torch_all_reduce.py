@@ -1,0 +1,114 @@
+"""All-reduces of float32 buffers through PyTorch, in the place of a loss: NCCL (gloo on CPU), and symmetric memory.
+
+A step sums `rows * dims` floats over ranks in place, so numbers grow from step to step; the first step is what the gate
+sees. With `graph: true` steps are captured ten to a CUDA graph and queued when ten have been asked for: where a step
+takes microseconds, launches of one graph each would be what is measured. The native all-reduce does the same.
+
+Options: `backend` is `nccl` (the process group's own, whatever it is), `one_shot` or `two_shot` (torch's symmetric
+memory, peer pointers; its multicast schedules are not used), `graph` true or false.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import distributed
+
+from baselines import torch_inputs
+from baselines.interface import Declaration, Outputs, Unsupported
+from baselines.torch_runtime import TorchSystem
+
+BATCH = 10  # steps in one graph
+
+
+class TorchAllReduce(TorchSystem):
+    """`rows` of the case times `dims` floats on every rank."""
+
+    declares = Declaration(sets=1, negatives="none", normalisation="none", scalars=(), notes="sums over ranks, no loss")
+
+    @classmethod
+    def unsupported(cls, case: Mapping[str, Any]) -> str | None:
+        if case["world_size"] < 2:
+            return "an all-reduce needs two ranks or more"
+        if case["gradient_dtype"] != "float32":
+            return "sums are float32: set gradient_dtype=float32"
+        options = case.get("options") or {}
+        if case["device"] != "cuda" and (options.get("graph") or options.get("backend", "nccl") != "nccl"):
+            return "CUDA graphs and symmetric memory need GPUs"
+        return super().unsupported(case)
+
+    def build(self) -> None:
+        first_row = self.world.rank * self.case["rows"]
+        ((rows, _),) = torch_inputs.case_rows(
+            self.case, first_row, self.case["rows"], torch.float32, self.device
+        ).values()
+        self.buffer = self._symmetric(rows) if self.options.get("backend", "nccl") != "nccl" else rows
+        self.pending, self.steps, self.graphs = 0, 0, {}
+        self.barrier()
+
+    def _symmetric(self, rows: torch.Tensor) -> torch.Tensor:
+        try:
+            from torch.distributed import _symmetric_memory as symmetric
+        except ImportError:
+            raise Unsupported("this PyTorch has no symmetric memory") from None
+        group = distributed.group.WORLD.group_name
+        try:
+            buffer = symmetric.empty(rows.numel(), dtype=rows.dtype, device=self.device)
+            symmetric.rendezvous(buffer, group)
+        except RuntimeError as problem:
+            raise Unsupported(f"symmetric memory: {str(problem).splitlines()[0][:160]}") from None
+        return buffer.view_as(rows).copy_(rows)
+
+    def _reduce(self) -> None:
+        backend = self.options.get("backend", "nccl")
+        if backend == "nccl":
+            distributed.all_reduce(self.buffer)
+            return
+        group = distributed.group.WORLD.group_name
+        flat = self.buffer.view(-1)
+        if backend == "two_shot":
+            torch.ops.symm_mem.two_shot_all_reduce_(flat, "sum", group)
+        else:
+            flat.copy_(torch.ops.symm_mem.one_shot_all_reduce(flat, "sum", group))
+
+    def step(self) -> None:
+        self.steps += 1
+        if self.steps == 1 or not self.options.get("graph"):
+            self._reduce()
+            return
+        self.pending += 1
+        if self.pending == BATCH:
+            self._replay(BATCH)
+            self.pending = 0
+
+    def synchronize(self) -> None:
+        while getattr(self, "pending", 0):
+            self.pending -= 1
+            self._replay(1)
+        super().synchronize()
+
+    def _replay(self, steps: int) -> None:
+        if steps not in self.graphs:
+            self.graphs[steps] = self.captured(lambda: [self._reduce() for _ in range(steps)])
+        self.graphs[steps].replay()
+
+    def outputs(self) -> Outputs:
+        sums = self.buffer.float().cpu().numpy()
+        return Outputs(0.0, None, None, {"rows": sums}, first_row=self.world.rank * self.case["rows"])
+
+    def memory(self) -> dict[str, int | None]:
+        size = self.buffer.numel() * self.buffer.element_size()
+        peak = max(self._meter.allocated_peak_bytes(), self._captured_bytes) if self._meter else None
+        used = self._meter.device_used_bytes() if self._meter else None
+        return {
+            "allocated_peak_bytes": peak,
+            "input_bytes": size,
+            "gradient_bytes": 0,
+            "device_used_bytes": used,
+        }
+
+    def close(self) -> None:
+        self.buffer, self.graphs = None, {}
+        super().close()
