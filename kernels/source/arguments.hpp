@@ -34,7 +34,7 @@ struct timing_t {
 
 struct arguments_t {
     std::string system = "native", variant, state, device = "cpu", dtype = "bfloat16";
-    problem_t problem;  ///< of all boxes
+    problem_t problem;        ///< of all boxes
     bool all_reduce = false;  ///< --loss one_set_all_reduce: a sum over devices in the place of a loss
     rails::meeting_t meeting;
     rails::options_t rails;

@@ -25,7 +25,11 @@ def kernels():
     command = [tool, "-sass", "-arch", "sm_90a", str(BINARY)]
     text = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
     parts = re.split(r"^\s*Function : (\S+)$", text, flags=re.MULTILINE)
-    return {name: body for name, body in zip(parts[1::2], parts[2::2], strict=True) if "in_switch" in name}
+    code = dict(zip(parts[1::2], parts[2::2], strict=True))
+    switched = {name: body for name, body in code.items() if "in_switch" in name}
+    others = [name for name, body in code.items() if name not in switched and "LDGMC" in body]
+    assert switched and not others, "such instructions fault on ordinary memory: only these kernels may have them"
+    return switched
 
 
 def test_the_switch_adds_floats_and_bf16(kernels):
@@ -33,13 +37,8 @@ def test_the_switch_adds_floats_and_bf16(kernels):
     for name, body in kernels.items():
         kind = "small" if "small" in name else "bf16" if "bf16" in name else "four"
         code[kind] += body
-    assert re.search(r"\bLDGMC\.\S*ADD\S*F32", code["four"]), "no switch-reduced load of floats"
-    assert re.search(r"\bLDGMC\.\S*ADD\S*BF16", code["bf16"]), "no switch-reduced load of bf16"
+    assert re.search(r"\bLDGMC\.\S*ADD\.F32x4", code["four"]), "no switch-reduced load of four floats"
+    assert re.search(r"\bLDGMC\.\S*F32ADD\.BF16x8", code["bf16"]), "no switch-reduced load of bf16, summed in float32"
     for kind in ("four", "bf16"):
-        assert re.search(r"\bSTG?\S*MC|\bSTMC", code[kind]), f"{kind}: no store to all replicas"
-    assert re.search(r"\bREDG?\S*MC|\bREDMC", code["small"]), "no addition to all replicas"
-
-
-def test_the_peer_schedules_do_without(kernels):
-    """Nothing but the in-switch kernels may carry such an instruction: they fault on ordinary memory."""
-    assert kernels, "the in-switch kernels are in the binary"
+        assert re.search(r"\bSTG\.E\.128\.STRONG\.SYS", code[kind]), f"{kind}: no 16-byte store to all replicas"
+    assert re.search(r"\bREDG\.E\.ADD\.F32x4\S*STRONG\.SYS", code["small"]), "no addition to all replicas"

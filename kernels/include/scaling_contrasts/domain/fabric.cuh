@@ -45,7 +45,7 @@ inline bool wants_multicast(fabric_t fabric, std::vector<int> const& ordinals, e
             int supported = 0;
             gpu::check_driver(driver.device_attribute(&supported, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, ordinal),
                               "asking for multicast", driver);
-            if (!supported) why = "GPU " + std::to_string(ordinal) + " has no multicast";
+            if (!supported && why.empty()) why = "GPU " + std::to_string(ordinal) + " has no multicast";
         }
     if (!why.empty() && fabric == fabric_t::multicast_k)
         throw failure_t(status_t::unsupported_k, "fabric multicast: " + why + "; use --fabric peer");
