@@ -56,6 +56,11 @@ class Configuration:
         kept["launch"] = {key: value for key, value in self.launch.items() if key not in LOCAL_FIELDS}
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
+    @property
+    def rounds_apart(self) -> int:
+        """Launches of a case beside its check: the protocol's rounds, less the one that the check's process times."""
+        return self.protocol["rounds"] - self.protocol["together"]
+
     def matrices(self) -> list[Configuration]:
         """Itself, or one for each of its `parts`, with that part's fields in place of its own.
 

@@ -88,9 +88,10 @@ def checks_of(case: Case) -> tuple[list[dict[str, Any]], list[str]]:
         small["live"] = _small_live(case, rows)
     own: dict[str, Any] = {"name": "own"}
     notes = []
-    if not _affordable(case, case.rows) and not case.loss.endswith("_sigmoid"):
+    most = case.options.get("check_rows", case.rows)  # of a reference that visits more than the case's own cells
+    if (not _affordable(case, case.rows) or most < case.rows) and not case.loss.endswith("_sigmoid"):
         reduced = case.rows
-        while reduced > rows and not _affordable(case, reduced):
+        while reduced > rows and (reduced > most or not _affordable(case, reduced)):
             reduced //= 2
         own |= {"rows": reduced} | ({"live": [min(n, reduced) for n in case.live]} if case.live else {})
         notes.append(f"own: checked at R={reduced}, because the reference needs {case.loss}'s whole grid")

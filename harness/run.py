@@ -129,8 +129,9 @@ class Campaign:
                 # Its first step came long before, in the check.
                 self._keep(each, "0", _timed(outcome) | dict.fromkeys(summary.first_use_of(outcome.events)))
             what = _check_text(record)
-            predicted = sum(other.total_seconds(self.rounds) for other in todo[done + 1 :])
-            predicted += sum(other.launch_seconds * self.rounds for other in todo[: done + 1])
+            rounds = self.configuration.rounds_apart
+            predicted = sum(other.total_seconds(rounds) for other in todo[done + 1 :])
+            predicted += sum(other.launch_seconds * rounds for other in todo[: done + 1])
             self.progress.finished(f"check {each.case.title}", what, done + 1, len(todo), self._budget.left(predicted))
 
     @property

@@ -257,3 +257,13 @@ def test_a_declared_loss_is_judged_by_its_own_reference(tmp_path, monkeypatch) -
         assert verdict.errors["loss"] == 0.25 and verdict.errors["scale_gradient"] is None
         assert verdict.failure.startswith("loss off by 0.25")
     assert asked == [{"classes": 3}, {"classes": 4}]
+
+
+def test_a_variant_may_limit_the_rows_of_its_own_check() -> None:
+    """For a reference that visits more cells than the case has; the small check stays small."""
+    case = Case("s", "two_set_rank_info_nce", "v", rows=1024, options={"check_rows": 256})
+    checks, notes = gate.checks_of(case)
+    assert [check.get("rows") for check in checks] == [64, 64, 256]
+    assert max(checks[-1]["sample_rows"]) < 256 and "checked at R=256" in notes[0]
+    whole, _ = gate.checks_of(Case("s", "two_set_rank_info_nce", "v", rows=1024))
+    assert "rows" not in whole[-1]
