@@ -72,6 +72,7 @@ def within_budget(
     chosen: Configuration, planned: Sequence[Planned], store: Store | None
 ) -> tuple[list[Planned], list[Planned]]:
     """What the time budget has room for, and what it has not. Of a run that is continued only what is left counts."""
+
     def left(each: Planned) -> float:
         missing = store.missing(each.case.case_id, chosen.rounds_apart) if store else 1 + chosen.rounds_apart
         return 0.0 if each.unsupported else each.launch_seconds * missing
