@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch.distributed  # noqa: F401
 
-from harness import bench  # noqa: F401
+from harness import bench, configuration, machine  # noqa: F401
 from harness.__main__ import main
 
 
@@ -38,6 +38,8 @@ def node(order):
 
 
 if __name__ == "__main__":
+    configuration.compose()  # imports what a node would import, once
+    machine.detect()
     for line in sys.stdin:
         order = json.loads(line)
         if "wait" in order:

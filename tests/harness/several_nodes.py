@@ -58,7 +58,7 @@ class Node:
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
-    def status(self, seconds: float = 60.0) -> int:
+    def status(self, seconds: float = 120.0) -> int:
         """Its exit status, once it has ended."""
         end = time.monotonic() + seconds
         while (status := self._nodes.ask({"wait": self.pid})) is None:
@@ -138,7 +138,7 @@ class Nodes:
             node.status()
 
 
-def until(done, *nodes: Node, seconds: float = 40.0) -> None:
+def until(done, *nodes: Node, seconds: float = 90.0) -> None:
     end = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < end, "\n".join(node.said for node in nodes)

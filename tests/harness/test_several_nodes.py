@@ -82,6 +82,18 @@ def test_what_one_node_cannot_run_is_a_row_that_names_it(nodes, bench):
     assert f"node 1 ({socket.gethostname()}, 127.0.0.1): predicted to need" in row["reason"]
 
 
+def test_under_srun_slurms_variables_are_enough(nodes, bench):
+    """Two nodes as srun would start them; the job makes its own secret beside the results, and removes it."""
+    nodes.stub("a")
+    job = {"NNODES": "", "MASTER_ADDR": "", "RENDEZVOUS_TOKEN_FILE": "", "MASTER_PORT": str(nodes.port)}
+    job |= {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "127.0.0.1,127.0.0.2"}
+    job |= {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "2"}
+    both = [nodes.start("launch=slurm", SLURM_NODEID=str(node), **job) for node in (1, 0)]
+    assert [node.status() for node in both] == [0, 0], both[0].said + both[1].said
+    assert statuses(bench) == {"a": "ok"}
+    assert not list(bench.results.glob(".token*"))
+
+
 def test_a_taken_port_is_one_line(nodes):
     nodes.stub("a")
     with socket.create_server(("127.0.0.1", nodes.port)) as taken:
