@@ -66,7 +66,7 @@ def measure(nodes, bench, systems, *overrides, namespaces=(None, None)):
     following = nodes.start(*given, namespace=namespaces[1])
     both = leading.status(300), following.status(300)
     assert both == (0, 0), leading.said + following.said
-    return {row["system"]: row for row in bench.rows().values()}, leading.said
+    return {f"{row['system']}:{row['variant']}": row for row in bench.rows().values()}, leading.said
 
 
 def test_machines_in_networks_of_their_own_measure_together(nodes, bench, networks):
@@ -75,22 +75,22 @@ def test_machines_in_networks_of_their_own_measure_together(nodes, bench, networ
     systems = ["torch_reference:eager", "jax_reference:jit"]
     rows, said = measure(nodes, bench, systems, "world_sizes=[4]", namespaces=networks)
     assert f"({os.uname().nodename}, {ADDRESSES[1]}) is here" in said
-    assert {name: row["status"] for name, row in rows.items()} == dict.fromkeys(
-        ("torch_reference", "jax_reference"), "ok"
-    )
+    assert {name: row["status"] for name, row in rows.items()} == dict.fromkeys(systems, "ok")
     assert {(row["nodes"], row["world_size"]) for row in rows.values()} == {("2", "4")}
     losses = [float(row["loss_value"]) for row in rows.values()]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
 def test_the_quick_campaigns_peers_run_on_two_nodes(nodes, bench):
-    rows, _ = measure(nodes, bench, ["open_clip:bidir", "big_vision"])
-    assert {name: row["status"] for name, row in rows.items()} == {"open_clip": "ok", "big_vision": "ok"}
+    systems = ["open_clip:bidir", "big_vision:jit_sharded"]
+    rows, _ = measure(nodes, bench, systems)
+    assert {name: row["status"] for name, row in rows.items()} == dict.fromkeys(systems, "ok")
     assert {(row["nodes"], row["world_size"]) for row in rows.values()} == {("2", "2")}
 
 
 def test_the_native_binary_runs_on_two_nodes(nodes, bench):
     if not BINARY.is_file():
         pytest.skip("the native binary is not built; run make native")
-    rows, _ = measure(nodes, bench, ["native:one_set", "native:two_set"], "world_sizes=[4]")
-    assert {row["status"] for row in rows.values()} == {"ok"}, rows
+    systems = ["native:one_set", "native:two_set"]
+    rows, said = measure(nodes, bench, systems, "world_sizes=[4]")
+    assert {name: row["status"] for name, row in rows.items()} == dict.fromkeys(systems, "ok"), said
