@@ -161,7 +161,7 @@ def three_ways(shape: Shape, system: str = OUR_SYSTEM, absent: str = "not measur
     ours: dict[tuple[str, int], Row] = {}  # several variants may compute one loss: the fastest speaks for the system
     for row in sorted(shape.rows, key=lambda row: (not _timed(row), number(row, "best_seconds") or 0.0)):
         if row["system"] == system:
-            ours.setdefault((row["loss"], int(row["rows"])), row)
+            ours.setdefault((_formula(row), int(row["rows"])), row)
     name = SYSTEM_NAMES.get(system, system)
     body = []
     for label, rows in shape.labels.items():
@@ -178,7 +178,7 @@ def three_ways(shape: Shape, system: str = OUR_SYSTEM, absent: str = "not measur
                     loss_name(loss),
                     time_text(number(row, "best_seconds")) if _timed(row) else status_text(row),
                     _against(ours.get(("one_set_sigmoid", size)), row, absent),
-                    _against(ours.get((loss, size)), row, absent),
+                    _against(ours.get((_formula(row), size)), row, absent),
                     _against(ours.get(("one_set_sigmoid", same_batch)), row, absent),
                 )
             )
@@ -205,6 +205,12 @@ def three_ways(shape: Shape, system: str = OUR_SYSTEM, absent: str = "not measur
         "Same batch is what a user gains who changes the loss: B pairs are 2B rows of one set, 16 B B D FLOPs against "
         "6 B B D, and negatives within a modality in return.",
     )
+
+
+def _formula(row: Row) -> str:
+    """The loss, and of `one_set_info_nce` its form, with which a variant's name begins."""
+    form = row["variant"][:7] if row["loss"] == "one_set_info_nce" else ""
+    return f"{row['loss']} {form}".strip()
 
 
 def timings(run: Run) -> Table:

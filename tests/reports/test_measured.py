@@ -267,3 +267,13 @@ def test_the_fastest_of_several_variants_of_a_loss_is_compared(results):
     table = measured.three_ways(measured.shapes(run)[0])
     found = {cells[:2]: cells[3:] for cells in table.rows}
     assert found["256", "open_clip bidir"][1:3] == ("1.00 ms, 9.00x faster", "1.50 ms, 6.00x faster")
+
+
+def test_nt_xent_and_sup_con_are_not_the_same_loss(results):
+    forms = [row("native", "one_set_info_nce", form, 256, time) for form, time in (("nt_xent", 2.0), ("sup_con", 1.0))]
+    peer = row("metric_learning", "one_set_info_nce", "nt_xent_bf16", 256, 10.0)
+    add_run(results, "cpu", "quick", "20260204T000000Z-dddd", [*quick_rows(), *forms, peer])
+    (run,) = store.load(results).runs
+    table = measured.three_ways(measured.shapes(run)[0])
+    (line,) = (cells for cells in table.rows if cells[1] == "metric_learning nt_xent_bf16")
+    assert line[5] == "2.00 ms, 5.00x faster"
