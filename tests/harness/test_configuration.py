@@ -65,7 +65,7 @@ def test_a_changed_protocol_is_custom_but_rounds_may_vary():
     [
         (
             "campaign=big",
-            "unknown campaign 'big'; known: article, devices, .*, quick, siglip_kernel_readme, single_gpu",
+            "unknown campaign 'big'; known: article, .*, peers, .*, single_gpu",
         ),
         ("protocol=slow", "known: quick, standard, survey"),
         ("launch=x", "known: auto, one_box"),
