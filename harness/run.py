@@ -152,7 +152,7 @@ class Campaign:
             verdict = self._gate.judge(case, each.system.launcher, checks, events, reference)
             record |= {"errors": verdict.errors, "loss_value": verdict.loss_value, "checks": verdict.checks}
             record["memory"] = summary.memory_figures(events, case)
-            record["notes"] = [*notes, *summary.memory_remarks(events)]
+            record["notes"] = [*notes, *summary.worker_notes(events), *summary.memory_remarks(events)]
             if verdict.failure:
                 status = "nonfinite" if verdict.nonfinite else "wrong"
                 # A documented trap is timed all the same, so that what it costs can be seen.

@@ -161,6 +161,11 @@ def memory_figures(events: Events, case: Any) -> dict[str, int | None]:
     }
 
 
+def worker_notes(events: Events) -> list[str]:
+    """What workers want a row to say: the `note` of their first step, such as the blocks that rows are streamed in."""
+    return [event["note"] for _, event in events.of("first_step") if event.get("note")]
+
+
 def memory_remarks(events: Events) -> list[str]:
     """Where two counts of the same memory contradict each other; empty when they do not."""
     peak, used, second = (
@@ -195,6 +200,7 @@ def row(
     result |= {name: getattr(case, name) for name in _CASE_COLUMNS}
     if case.loss == ALL_REDUCE:
         result["bytes"] = case.rows * case.dims * 4
+    result["form"] = case.options.get("form", "")
     result["expected_status"] = each.variant.expected_status(case.state)
     if each.unsupported:
         return result | {"status": "unsupported", "reason": each.unsupported}

@@ -208,9 +208,8 @@ def three_ways(shape: Shape, system: str = OUR_SYSTEM, absent: str = "not measur
 
 
 def _formula(row: Row) -> str:
-    """The loss, and of `one_set_info_nce` its form, with which a variant's name begins."""
-    form = row["variant"][:7] if row["loss"] == "one_set_info_nce" else ""
-    return f"{row['loss']} {form}".strip()
+    """The loss, and of one that has several forms its form."""
+    return f"{row['loss']} {row['form']}".strip()
 
 
 def timings(run: Run) -> Table:

@@ -73,6 +73,8 @@ class backend_t {
     virtual void watch() {}
     /// The engine that runs, such as `cpu-avx512bf16` or `sm90`.
     virtual std::string engine() const = 0;
+    /// What a record should say of how the problem was cut here; empty: nothing.
+    virtual std::string note() const { return ""; }
     /// Empty where there is one box.
     virtual std::optional<rails_report_t> rails() const { return {}; }
 

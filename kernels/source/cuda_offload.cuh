@@ -148,6 +148,7 @@ class offload_backend_t final : public backend_t {
         return memory;
     }
 
+    std::string note() const override { return engine(); }
     std::string engine() const override {
         std::string const slice =
             options_.row_blocks < engine_->blocks() ? ", " + std::to_string(options_.row_blocks) + " of them run" : "";

@@ -210,7 +210,10 @@ class run_t {
         double const begin = seconds_now();
         backend.step();
         backend.synchronize();
-        reporter_.event("first_step", json_t().number("seconds", seconds_now() - begin));
+        json_t event;
+        event.number("seconds", seconds_now() - begin);
+        if (std::string const note = backend.note(); !note.empty()) event.text("note", note);
+        reporter_.event("first_step", event);
     }
 
     void time(backend_t& backend) {

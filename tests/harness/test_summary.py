@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import numpy as np
@@ -76,6 +77,21 @@ MB = 1 << 20
 def test_counts_of_memory_that_contradict_each_other_are_a_remark(tmp_path, peak, used, second, remarks):
     fields = {"allocated_peak_bytes": peak, "device_used_bytes": used, "allocator_peak_bytes": second}
     assert summary.memory_remarks(events_of(tmp_path, fields)) == remarks
+
+
+def test_a_worker_may_add_a_note_to_its_row(tmp_path):
+    lines = [
+        {"event": "first_step", "seconds": 1.0, "note": "2 blocks of 128 rows"},
+        {"event": "first_step", "seconds": 1},
+    ]
+    (tmp_path / "events.0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert summary.worker_notes(Events.read(tmp_path)) == ["2 blocks of 128 rows"]
+
+
+def test_the_row_tells_the_form_of_a_loss_that_has_several():
+    case = dataclasses.replace(PLANNED.case, loss="one_set_info_nce", options={"form": "sup_con"})
+    assert row(CHECK, [a_round([1.0])] * 3, planned=dataclasses.replace(PLANNED, case=case))["form"] == "sup_con"
+    assert row(CHECK, [a_round([1.0])] * 3)["form"] == ""
 
 
 def test_unknown_sizes_of_inputs_come_from_the_shape(tmp_path):

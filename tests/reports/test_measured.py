@@ -270,8 +270,9 @@ def test_the_fastest_of_several_variants_of_a_loss_is_compared(results):
 
 
 def test_nt_xent_and_sup_con_are_not_the_same_loss(results):
-    forms = [row("native", "one_set_info_nce", form, 256, time) for form, time in (("nt_xent", 2.0), ("sup_con", 1.0))]
-    peer = row("metric_learning", "one_set_info_nce", "nt_xent_bf16", 256, 10.0)
+    times = {"nt_xent": 2.0, "sup_con": 1.0}
+    forms = [row("native", "one_set_info_nce", form, 256, time, form=form) for form, time in times.items()]
+    peer = row("metric_learning", "one_set_info_nce", "nt_xent_bf16", 256, 10.0, form="nt_xent")
     add_run(results, "cpu", "quick", "20260204T000000Z-dddd", [*quick_rows(), *forms, peer])
     (run,) = store.load(results).runs
     table = measured.three_ways(measured.shapes(run)[0])
