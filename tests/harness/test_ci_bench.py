@@ -22,7 +22,8 @@ def run(bench, summary, **settings):
         "GITHUB_STEP_SUMMARY": str(summary),
         "PEER": "probe:peer",
         "BENCH_ARGS": " ".join([*tiny, "systems=null", "protocol.maximum_range=null", *places]),
-        "REGRESS_ARGS": "minimum_rounds=2 maximum_range=0.5",
+        # a machine that is busy must not look slower: only several times the length counts
+        "REGRESS_ARGS": "minimum_rounds=2 minimum_effect=1.0 maximum_range=1.0 memory_absolute_bytes=50000000",
         **settings,
     }
     return subprocess.run([ROOT / ".ci" / "bench"], env=environment, capture_output=True, text=True, timeout=300)
@@ -30,7 +31,7 @@ def run(bench, summary, **settings):
 
 def test_the_workflow_s_command_measures_compares_and_fails_on_a_regression(bench, tmp_path):
     summary = tmp_path / "summary.md"
-    bench.system("probe", {"peer": {"sleep_seconds": 0.02}, "mine": {"sleep_seconds": 0.02}})
+    bench.system("probe", {"peer": {"sleep_seconds": 0.05}, "mine": {"sleep_seconds": 0.05}})
     assert bench.run(f"results={tmp_path / 'stored'}").returncode == 0
     stored = tmp_path / "stored" / "measured"
     same = run(bench, summary, BASE=str(stored), OUT=str(tmp_path / "out"))
@@ -41,7 +42,7 @@ def test_the_workflow_s_command_measures_compares_and_fails_on_a_regression(benc
     assert (tmp_path / "out" / "regress.xml").read_bytes().startswith(b"<?xml")
 
     shutil.rmtree(tmp_path / "out")
-    bench.system("probe", {"peer": {"sleep_seconds": 0.02}, "mine": {"sleep_seconds": 0.2}})
+    bench.system("probe", {"peer": {"sleep_seconds": 0.05}, "mine": {"sleep_seconds": 0.5}})
     slower = run(bench, summary, BASE=str(stored), OUT=str(tmp_path / "out"))
     assert slower.returncode != 0
     assert "**slower**" in summary.read_text(), slower.stdout + slower.stderr
