@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from reports.measured import OUR_SYSTEM, PRODUCTS, Shape, shapes, unusual
 from reports.store import Results, Row, number
-from reports.text import memory_text, significant, system_label, time_text
+from reports.text import comparable, memory_text, significant, system_label, time_text
 
 
 def fastest(rows: Sequence[Row], ours: str) -> tuple[Row, Row] | None:
@@ -22,7 +22,7 @@ def fastest(rows: Sequence[Row], ours: str) -> tuple[Row, Row] | None:
     for size in sorted(present, key=lambda size: (len(present[size]), size), reverse=True):
         timed = [row for row in rows if int(row["rows"]) == size and row["status"] == "ok" and row["best_seconds"]]
         mine = [row for row in timed if row["system"] == ours and row["loss"] == "one_set_sigmoid"]
-        peers = [row for row in timed if row["system"] not in (ours, PRODUCTS)]
+        peers = [row for row in timed if row["system"] not in (ours, PRODUCTS) and comparable(row)]
         if mine and peers:
             return tuple(min(each, key=lambda row: number(row, "best_seconds")) for each in (mine, peers))
     return None

@@ -12,6 +12,7 @@ from reports.table import LEFT, RIGHT, Column, Table
 from reports.text import (
     MEMORY_FIGURES,
     SYSTEM_NAMES,
+    comparable,
     error_text,
     live_rows,
     loss_name,
@@ -127,7 +128,7 @@ def loss_step(shape: Shape) -> Table:
         for place, name in enumerate(series, start=1):
             row = cells.get((name, size))
             line.append(measured_cell(row, shape.memory_column) if row else "not measured")
-            if row and row["status"] == "ok" and row["best_seconds"] and row["system"] != PRODUCTS:
+            if row and _timed(row) and row["system"] != PRODUCTS and comparable(row):
                 timed.append((number(row, "best_seconds"), place))
         if timed:
             emphasis.add((index, min(timed)[1]))
@@ -165,7 +166,7 @@ def three_ways(shape: Shape, system: str = OUR_SYSTEM, absent: str = "not measur
     name = SYSTEM_NAMES.get(system, system)
     body = []
     for label, rows in shape.labels.items():
-        if rows[0]["system"] in (system, PRODUCTS):
+        if rows[0]["system"] in (system, PRODUCTS) or not comparable(rows[0]):
             continue
         for row in sorted(rows, key=lambda each: int(each["rows"])):
             size, loss = int(row["rows"]), row["loss"]
@@ -274,14 +275,17 @@ def _timing_line(row: Row, products: Sequence[Row]) -> tuple[str, ...]:
     )
     n, world, widest = live_rows(row), int(row["world_size"]), int(row["prefixes"].split()[-1])
     flops = cost.nominal_flops_per_rank(row["loss"], n, widest, world)
+    rates = (
+        rate_text(cost.covered_cells(n) / best),
+        rate_text(cost.distinct_pairs(row["loss"], n) / best),
+        significant(flops / best / 1e12),
+    )
     return (
         *head,
         *("" if value is None else time_text(value) for value in (best, median, mean)),
         "" if low is None or high is None else f"{time_text(low)} to {time_text(high)}",
         "" if first is None else time_text(first),
-        rate_text(cost.covered_cells(n) / best),
-        rate_text(cost.distinct_pairs(row["loss"], n) / best),
-        significant(flops / best / 1e12),
+        *(rates if comparable(row) else ("", "", "")),
         _fraction(row, products),
         _against_products(row, products),
     )

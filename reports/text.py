@@ -14,6 +14,13 @@ LOSS_NAMES = {
     "one_set_info_nce": "one-set InfoNCE",
 }
 LOSS_ORDER = tuple(LOSS_NAMES)
+
+
+def comparable(row: Row) -> bool:
+    """Whether a row's loss is one of the design's: others, which a system declares for itself, are no one's peers."""
+    return row["loss"] in LOSS_NAMES
+
+
 SYSTEM_NAMES = {"article_scaling_contrasts": "ScalingContrasts", "native": "native"}
 STATUS_NAMES = {
     "out_of_memory": "out of memory",

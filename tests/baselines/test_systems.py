@@ -134,14 +134,32 @@ def test_float32_gradients_of_bf16_inputs(name: str) -> None:
     assert (gradient.view(np.uint32) & np.uint32(0xFFFF)).any(), "float32 gradients came back rounded to bf16"
 
 
+@pytest.mark.parametrize("world_size", [1, 2, 4])
 @pytest.mark.parametrize("name", [name for name in CHECKED if REGISTRY[name]["launcher"] == "torchrun"])
-def test_strides_do_not_matter(name: str) -> None:
+def test_strides_do_not_matter(name: str, world_size: int) -> None:
     needs(name)
     cases = [
-        {**driver.make_case(name, variant, world_size=2, rows=16, **STATES["negatives"]), "test_layout": layout}
-        for variant in quick_variants(name, 2)
+        {
+            **driver.make_case(name, variant, world_size=world_size, rows=16, **STATES["negatives"]),
+            "test_layout": layout,
+        }
+        for variant in quick_variants(name, world_size)
         for layout in ("transposed", "sliced")
     ]
+    for case, outputs in zip(cases, driver.run_ranks(cases), strict=True):
+        check_expectation(case, outputs)
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize("name", CHECKED)
+def test_sizes_that_nothing_divides(name: str, world_size: int) -> None:
+    """Odd rows and prefixes, for every variant that does not refuse them."""
+    needs(name)
+    shape = {"world_size": world_size, "rows": 37, "dims": 96, "prefixes": (16, 80, 96), **STATES["negatives"]}
+    cases = [driver.make_case(name, variant, **shape) for variant in quick_variants(name, world_size)]
+    # All-bf16 variants do not claim it: 1/rows is then a bf16 number as well (configs/system/open_clip.yaml).
+    cases = [case for case in cases if case["options"].get("precision") != "bf16"]
+    cases = [case for case in cases if not load(name).unsupported(case)]
     for case, outputs in zip(cases, driver.run_ranks(cases), strict=True):
         check_expectation(case, outputs)
 

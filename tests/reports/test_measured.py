@@ -278,3 +278,26 @@ def test_nt_xent_and_sup_con_are_not_the_same_loss(results):
     table = measured.three_ways(measured.shapes(run)[0])
     (line,) = (cells for cells in table.rows if cells[1] == "metric_learning nt_xent_bf16")
     assert line[5] == "2.00 ms, 5.00x faster"
+
+
+def test_a_loss_of_its_own_is_nobody_s_peer(results):
+    """A fast loss that is none of the design's is shown, but it is no fastest peer and is given no rates."""
+    rows = [
+        row("native", "one_set_sigmoid", "one_set", 256, 2.0),
+        row("open_clip", "two_set_sigmoid", "bidir", 256, 9.0),
+        row("metric_learning", "one_set_arcface", "arcface", 256, 1.0),
+    ]
+    add_run(results, "m", "quick", "20260101T000000Z-aaaa", rows)
+    (run,) = store.load(results).runs
+    (shape,) = measured.shapes(run)
+    assert fastest(shape.rows, "native")[1]["system"] == "open_clip"
+    table = measured.loss_step(shape)
+    assert [column.name for column in table.columns][1:] == [
+        "native one_set",
+        "metric_learning arcface",
+        "open_clip bidir",
+    ]
+    assert table.emphasis == {(1, 1)}
+    assert [cells[1] for cells in measured.three_ways(shape).rows] == ["open_clip bidir"]
+    (arcface,) = [cells for cells in measured.timings(run).rows if cells[0].startswith("metric_learning")]
+    assert arcface[5] == "1.00 ms" and arcface[10:13] == ("", "", "")
