@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     device = plan.choose_device(chosen, here)
     if chosen.launch["queue"] and not chosen.list:
         return queue.submit(chosen, argv)
-    place = nodes.place(chosen.launch)
+    place = nodes.place(chosen.launch, to_start=not chosen.list)
     chosen = chosen.for_device(device).on_nodes(place.nodes if place else 1)
     planned = plan.enumerate_cases(chosen, here)
     parent = chosen.path("results") / "measured" / here.slug(device) / chosen.campaign

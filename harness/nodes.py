@@ -44,7 +44,8 @@ class Place:
 
     def __str__(self) -> str:
         who = "one of them" if self.rank is None else f"node {self.rank}"
-        return f"{self.nodes} nodes, this is {who}; node 0 listens on {endpoint(self.address, self.port)}"
+        where = f"; node 0 listens on {endpoint(self.address, self.port)}" if self.address and self.port else ""
+        return f"{self.nodes} nodes, this is {who}{where}"
 
 
 def endpoint(address: str, port: int) -> str:
@@ -52,10 +53,11 @@ def endpoint(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def place(launch: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Place | None:
+def place(launch: Mapping[str, Any], environ: Mapping[str, str] = os.environ, to_start: bool = True) -> Place | None:
     """This process's place, or None for a run on one machine. Fields of `launch` overrule the environment.
 
-    Raises ConfigurationError, one line, for what is missing or bad.
+    Without `to_start` the number of nodes is enough: nothing will be started. Raises ConfigurationError, one line, for
+    what is missing or bad.
     """
     source, nodes = launch["source"], launch["nodes"]
     if source == "none":
@@ -72,13 +74,13 @@ def place(launch: Mapping[str, Any], environ: Mapping[str, str] = os.environ) ->
     if count == 1:
         return None
     for field in ("master_addr", "master_port") if job else ("master_addr", "master_port", "token_file"):
-        if field not in given:
+        if field not in given and to_start:
             raise ConfigurationError(f"a run on {count} nodes needs {_VARIABLES[field]}; {_HELP[field]}")
     return Place(
         nodes=count,
         rank=_whole(given, "node_rank", 0, count - 1, job) if "node_rank" in given else None,
-        address=given["master_addr"].strip("[]"),
-        port=_whole(given, "master_port", 1, 65535, job),
+        address=given.get("master_addr", "").strip("[]"),
+        port=_whole(given, "master_port", 1, 65535, job) if "master_port" in given else 0,
         token_file=Path(given["token_file"]).expanduser() if "token_file" in given else None,
         job=job,
     )

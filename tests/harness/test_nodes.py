@@ -58,6 +58,13 @@ def test_what_is_missing_or_bad_is_one_line(changes, overrides, words):
     assert "\n" not in str(caught.value)
 
 
+def test_to_list_cases_the_number_of_nodes_is_enough():
+    launch = configuration.compose([]).launch
+    assert str(nodes.place(launch, {"NNODES": "2"}, to_start=False)) == "2 nodes, this is one of them"
+    everything = str(nodes.place(launch, TWO | {"NODE_RANK": "0"}, to_start=False))
+    assert everything == "2 nodes, this is node 0; node 0 listens on 10.0.0.1:29500"
+
+
 def test_under_srun_slurm_says_where_everybody_is():
     found = place(STEP)
     assert (found.nodes, found.rank, found.address, found.port) == (2, 1, "gpu07", 20000 + 3456)

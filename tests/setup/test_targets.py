@@ -81,6 +81,14 @@ def test_a_failed_bench_still_renders_and_still_fails(project: Project):
     assert project.calls() == [["harness", "bench"], ["reports"]]
 
 
+def test_of_several_nodes_only_node_0_renders(project: Project):
+    many = ("VENV=none", "NNODES=2", "MASTER_ADDR=10.0.0.1")
+    assert project.make("bench", *many, HARNESS_EXIT="10").returncode == 0
+    assert project.calls() == [["harness", "bench", "launch.follower_status=10"]]
+    assert project.make("bench", *many).returncode == 0
+    assert project.calls()[1:] == [["harness", "bench", "launch.follower_status=10"], ["reports"]]
+
+
 def test_bad_input_to_bench_renders_nothing(project: Project):
     assert project.make("bench", "VENV=none", HARNESS_EXIT="2").returncode != 0
     assert project.calls() == [["harness", "bench"]]
