@@ -16,7 +16,8 @@ def join(world: World, device: str) -> None:
     """Join the processes that MASTER_ADDR and MASTER_PORT describe, once a process. Before JAX is asked for devices."""
     if jax.distributed.is_initialized():
         return
-    coordinator = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+    coordinator = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     if device == "cpu":
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         _listen_on(os.environ.get("SCALING_CONTRASTS_ADDRESS"))
