@@ -9,22 +9,10 @@
 
 #include "scaling_contrasts/sm90/finish.cuh"
 #include "scaling_contrasts/sm90/prepare.cuh"
+#include "scaling_contrasts/sm90/problem.cuh"
 #include "scaling_contrasts/sm90/step.cuh"
 
 namespace scaling_contrasts {
-
-/// What one GPU is asked to compute.
-struct gpu_problem_t {
-    loss_t loss = loss_t::one_set_sigmoid_k;
-    uint32_t rows = 0, live = 0, dims = 0;  ///< of this GPU: rows, those that count, columns
-    uint32_t prefix_count = 0;
-    uint32_t prefixes[max_prefixes_k] = {};
-    float prefix_weights[max_prefixes_k] = {};
-    bool self_pairs = false;
-    bool fp32_gradients = false;
-    uint64_t total_live = 0;      ///< n over all GPUs
-    uint32_t candidate_rows = 0;  ///< most rows of a foreign block; 0: there are none
-};
 
 /// Settings that change speed and memory, never what is computed.
 struct sm90_tuning_t {
@@ -33,13 +21,6 @@ struct sm90_tuning_t {
     int lag = 1;              ///< superblocks that the gradient lags behind
     bool interleave = false;  ///< score and gradient items alternate
     bool general = false;     ///< take the general path for the article's ladder, too (tests)
-};
-
-/// A status and what to say about it; `message` is empty when all is well.
-struct gpu_status_t {
-    status_t status = status_t::ok_k;
-    std::string message;
-    explicit operator bool() const { return status == status_t::ok_k; }
 };
 
 class sm90_engine_t {

@@ -1,0 +1,173 @@
+// Score items of the losses over two sets: 128 x 256 cells, two warpgroups of 64 x 256, all prefixes in one ascending pass over
+// the columns. With one prefix the weights go out a quarter of a tile at a time while the next quarter is computed. With more, each band's
+// weights wait in the tile's planes in memory, each thread's words together, and become suffix sums at the end.
+#pragma once
+#include "scaling_contrasts/sm90/info_nce_sums.cuh"
+
+namespace scaling_contrasts::sm90::two_set {
+
+/// acc (+)= rows x columns of one band.
+__device__ __forceinline__ void multiply(consumer_t& c, float (&acc)[128], int slabs, bool first_band) {
+    uint32_t before = 0;
+#pragma unroll 1
+    for (int s = 0; s < slabs; ++s) {
+        uint32_t const slab = c.wait_slab();
+        uint64_t const da = ptx::operand(slab + c.wg * 8192), db = ptx::operand(slab + 16384);
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < slab_k / 16; ++k)
+            ptx::wgmma_n256<0, 0>(acc, da + 2 * k, db + 2 * k, k > 0 ? 1 : !first_band | (s > 0));
+        ptx::wgmma_commit();
+        if (s > 0) {
+            ptx::wgmma_wait<1>();
+            c.release(before);
+        }
+        before = c.ring.at;
+        c.ring.next();
+    }
+    ptx::wgmma_wait<0>();
+    c.release(before);
+}
+
+/// Stages 64 rows x 64 columns of a warpgroup's weights and hands them to the warp that stores them.
+__device__ __forceinline__ void stage(consumer_t& c, uint32_t const (&words)[16]) {
+    uint32_t const row = c.warp * 16 + (c.lane & 15), chunk = c.lane >> 4,
+                   at = c.base + at_stage_k + c.wg * (quarter_bytes_k / 2) + row * 128;
+    c.await_stage();
+#pragma unroll
+    for (uint32_t k = 0; k < 8; k += 2)
+        ptx::stmatrix_x4(at + (((k + chunk) ^ (row & 7)) << 4), words[2 * k], words[2 * k + 1], words[2 * k + 2],
+                         words[2 * k + 3]);
+    ptx::fence_async_shared();
+    c.hand_over();
+}
+
+template <pass_t pass_, bool ladder_>
+__device__ __forceinline__ void score_item(params_t const& a, item_t const& item, consumer_t& c,
+                                           scales_t const& scale) {
+    int const prefixes = ladder_ ? a.prefixes : 1, lane = c.lane;
+    int const row = item.row * row_tile_k + c.wg * 64 + c.warp * 16 + (lane >> 2), column = item.at * column_tile_k;
+    // this thread's words of the tile's planes, while they wait, in the place of the quarter that they become: [4][thread][4]
+    uint8_t* const waiting = a.weights + int64_t(item.slot) * prefixes * tile_bytes_k + c.wg * (quarter_bytes_k / 2) +
+                             c.thread * 16;
+    float acc[128];
+    totals_t totals;
+    stopwatch_t watch;
+    watch.count(score_items_k, c.thread == 0);
+#pragma unroll 1
+    for (int p = 0; p < prefixes; ++p) {
+        band_t band;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            int64_t const at = int64_t(p) * a.row.padded + row + 8 * h;
+            band.u[h] = __ldg(a.row.inverse + at) * scale.t2;
+            if constexpr (pass_ == pass_t::softmax_k) band.log_sum[h] = __ldg(a.row.log_sums + at);
+        }
+        band.omega = ladder_ ? a.omega[p] : 1.f;
+        band.at_columns = c.base + at_statistics_k + (c.bands++ % statistics_k) * (2 * column_tile_k * 4) + (lane & 3) * 8;
+        multiply(c, acc, a.slabs[p], p == 0);
+        watch.lap(score_products_k, c.thread == 0);
+        if constexpr (pass_ == pass_t::sums_k) {
+            sum_band(a, acc, band, p, row, column, lane, bin_scale(scale.t2));
+            continue;
+        }
+        if (ladder_ && p == 0 && item.wait) {  // planes are written as they come, so the ring's superblock must have been read
+            if (lane == 0) ptx::wait_count(a.consumed + item.index - a.ring, item.wait);
+            __syncwarp();
+        }
+        products_t products;
+#pragma unroll
+        for (int q = 0; q < 4; ++q) {
+            float const* d = acc + q * 32;
+            uint32_t const at = band.at_columns + q * 256;
+            uint32_t words[16];
+            place_of_cells_t const place = {row, column + q * 64, lane};
+            bool const special = place.special(a);
+            if constexpr (pass_ == pass_t::softmax_k) {
+                if (special)
+                    softmax_quarter<ladder_, true>(d, band, at, place.absent(a), words, totals, products);
+                else softmax_quarter<ladder_, false>(d, band, at, 0, words, totals, products);
+            } else {
+                // the last tile only hints whether to try or to look first: which path is taken depends on the cells alone
+                bool exact = special;
+                if (!exact) {
+                    exact = c.exact >> q & 1 ? !is_far(d, band, at, scale.b2) : false;
+                    if (!exact) exact = !far_quarter<ladder_>(d, band, at, scale.b2, words, totals, products);
+                    c.exact = (c.exact & ~(1u << q)) | uint32_t(exact) << q;
+                }
+                if (exact) {
+                    if (special)
+                        exact_quarter<ladder_, true>(d, band, at, scale.b2, place.absent(a), words, totals, products);
+                    else exact_quarter<ladder_, false>(d, band, at, scale.b2, 0, words, totals, products);
+                }
+            }
+            if constexpr (ladder_) {
+#pragma unroll
+                for (int h = 0; h < 2; ++h)
+                    if (a.column.s)
+                        ptx::red_add(a.column.s + int64_t(p) * a.column.padded + column + q * 64 + h * 32 +
+                                         summed_column(lane),
+                                     __float2ll_rn(sum_columns(products.column + 8 * h, lane) * scale.s));
+                if (a.output)
+#pragma unroll
+                    for (int i = 0; i < 4; ++i)
+                        *reinterpret_cast<uint4*>(waiting + p * tile_bytes_k + q * quarter_bytes_k + i * 2048) =
+                            make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
+            } else {
+                watch.lap(score_cells_k, c.thread == 0);
+                if (a.output) stage(c, words);
+                watch.lap(score_output_k, c.thread == 0);
+            }
+        }
+        if constexpr (ladder_)
+            if (a.row.s)
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    float v = products.row[h];
+                    v += __shfl_xor_sync(~0u, v, 1);
+                    v += __shfl_xor_sync(~0u, v, 2);
+                    if ((lane & 3) == 0)
+                        ptx::red_add(a.row.s + int64_t(p) * a.row.padded + row + 8 * h, __float2ll_rn(v * scale.s));
+                }
+        watch.lap(score_cells_k, c.thread == 0);
+    }
+    if constexpr (pass_ != pass_t::sums_k) {
+        if (a.sums) {
+            float const loss = sum_over_warp(totals.loss), slope = sum_over_warp(totals.slope),
+                        product = sum_over_warp(totals.product) / scale.t2;
+            if (lane < 3)
+                ptx::red_add(a.sums + 3 * int64_t(item.row) + lane,
+                             __float2ll_rn((lane == 0 ? loss : lane == 1 ? slope : product) * scale.sum));
+        }
+        if constexpr (ladder_)
+            if (a.output) {  // suffix sums, last plane first, in fp32, so that a plane is rounded once
+                float sum[128];
+#pragma unroll
+                for (int i = 0; i < 128; ++i) sum[i] = 0.f;
+#pragma unroll 1
+                for (int p = prefixes - 1; p >= 0; --p)
+#pragma unroll
+                    for (int q = 0; q < 4; ++q) {
+                        uint32_t words[16];
+#pragma unroll
+                        for (int i = 0; i < 4; ++i) {
+                            uint4 const v =
+                                *reinterpret_cast<uint4 const*>(waiting + p * tile_bytes_k + q * quarter_bytes_k + i * 2048);
+                            words[4 * i] = v.x, words[4 * i + 1] = v.y, words[4 * i + 2] = v.z, words[4 * i + 3] = v.w;
+                        }
+                        ptx::fence_async();
+#pragma unroll
+                        for (int i = 0; i < 16; ++i) {
+                            float* s = sum + q * 32 + 2 * i;
+                            s[0] += ptx::lo_bf16(words[i]);
+                            s[1] += ptx::hi_bf16(words[i]);
+                            words[i] = ptx::pack_bf16(s[0], s[1]);
+                        }
+                        stage(c, words);
+                    }
+                watch.lap(score_second_output_k, c.thread == 0);
+            }
+    }
+}
+
+}  // namespace scaling_contrasts::sm90::two_set

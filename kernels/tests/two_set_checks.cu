@@ -1,0 +1,440 @@
+// Correctness of the sm90 engine of the losses over two sets against float64, computed on the same GPU by plain loops over the formulas.
+//   two_set_checks [quick|all|large|tiny]     one line a case, and at the end 'N passed, N failed'
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "scaling_contrasts/inputs.hpp"
+#include "scaling_contrasts/sm90/two_set_engine.cuh"
+
+using namespace scaling_contrasts;
+
+#define CHECK(call)                                                                                                    \
+    do {                                                                                                               \
+        cudaError_t e_ = (call);                                                                                       \
+        if (e_ != cudaSuccess) {                                                                                       \
+            std::printf("%s:%d %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(e_));                          \
+            std::exit(1);                                                                                              \
+        }                                                                                                              \
+    } while (0)
+#define CALL(call)                                                                                                     \
+    do {                                                                                                               \
+        gpu_status_t s_ = (call);                                                                                      \
+        if (!s_) {                                                                                                     \
+            std::printf("%s:%d %s: %s\n", __FILE__, __LINE__, #call, s_.message.c_str());                              \
+            std::exit(1);                                                                                              \
+        }                                                                                                              \
+    } while (0)
+
+/// Device memory with guard zones of NaN on both sides.
+template <class T>
+struct array_t {
+    static constexpr size_t guard_k = 4096;
+    uint8_t* raw = nullptr;
+    size_t bytes = 0;
+    explicit array_t(size_t count) : bytes((count * sizeof(T) + 255) / 256 * 256) {
+        CHECK(cudaMalloc(&raw, bytes + 2 * guard_k));
+        CHECK(cudaMemset(raw, 0xff, bytes + 2 * guard_k));
+    }
+    ~array_t() { cudaFree(raw); }
+    array_t(array_t const&) = delete;
+    T* get() const { return reinterpret_cast<T*>(raw + guard_k); }
+    bool guards_hold() const {
+        std::vector<uint8_t> host(2 * guard_k);
+        CHECK(cudaMemcpy(host.data(), raw, guard_k, cudaMemcpyDeviceToHost));
+        CHECK(cudaMemcpy(host.data() + guard_k, raw + guard_k + bytes, guard_k, cudaMemcpyDeviceToHost));
+        for (uint8_t b : host)
+            if (b != 0xff) return false;
+        return true;
+    }
+};
+
+enum class rows_t { plain, zeros, twins };  // twins: captions that equal their images, and every 50th pair equal to its neighbour
+char const* name_of(rows_t r) {
+    char const* names[] = {"", " zeros", " twins"};
+    return names[int(r)];
+}
+/// Row `i` of set 0 (images) or 1 of pairs first, first + 1, ...
+__global__ void fill(bf16_t* x, int set, int64_t rows, int dims, int64_t first, uint32_t seed, rows_t kind) {
+    int64_t const at = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (at >= rows * dims) return;
+    int64_t row = first + at / dims;
+    uint32_t const column = uint32_t(at % dims);
+    if (kind == rows_t::twins && row % 50 == 1) --row;
+    int const stream = kind == rows_t::twins ? 0 : set;
+    float v = input_value(row_key(seed, group_stream_k, uint32_t(row)), row_key(seed, stream, uint32_t(row)), column);
+    v *= exp2f(float(int(mix(uint32_t(row) + 77u * set) % 13u) - 6));  // norms vary by powers of two
+    if (kind == rows_t::zeros && (row + set) % 37 == 5) v = 0.f;      // whole rows of zeros
+    if (kind == rows_t::zeros && row % 41 == 3 && column < 64) v = 0.f;  // only the first columns
+    x[at] = bf16_t(v);
+}
+
+struct shape_t {
+    int64_t n;  // pairs of all GPUs
+    int dims, prefixes, prefix[16];
+    double weight[16], t, b;
+    bool nce;
+};
+__global__ void ref_norms(bf16_t const* x, shape_t const s, double* norm) {
+    int64_t const i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= s.n) return;
+    double sum = 0;
+    for (int p = 0, c = 0; p < s.prefixes; ++p) {
+        for (; c < s.prefix[p]; ++c) {
+            double const v = float(x[i * s.dims + c]);
+            sum += v * v;
+        }
+        norm[p * s.n + i] = sqrt(sum);
+    }
+}
+__global__ void ref_cosines(bf16_t const* x, bf16_t const* y, shape_t const s, double const* nx, double const* ny,
+                            double* cosine) {
+    __shared__ double xi[16][17], yj[16][17];
+    int64_t const i = int64_t(blockIdx.y) * 16 + threadIdx.y, j = int64_t(blockIdx.x) * 16 + threadIdx.x;
+    int64_t const jl = int64_t(blockIdx.x) * 16 + threadIdx.y;
+    double dot = 0;
+    for (int p = 0, c0 = 0; p < s.prefixes; ++p) {
+        for (; c0 < s.prefix[p]; c0 += 16) {
+            __syncthreads();
+            xi[threadIdx.y][threadIdx.x] = i < s.n ? double(float(x[i * s.dims + c0 + threadIdx.x])) : 0.0;
+            yj[threadIdx.y][threadIdx.x] = jl < s.n ? double(float(y[jl * s.dims + c0 + threadIdx.x])) : 0.0;
+            __syncthreads();
+            for (int k = 0; k < 16; ++k) dot += xi[threadIdx.y][k] * yj[threadIdx.x][k];
+        }
+        if (i >= s.n || j >= s.n) continue;
+        double const a = nx[p * s.n + i], b = ny[p * s.n + j];
+        cosine[(p * s.n + i) * s.n + j] = a < 1e-12 || b < 1e-12 ? 0.0 : dot / (a * b);
+    }
+}
+/// Log sums of rows (which = 0) or columns (1).
+__global__ void ref_log_sums(shape_t const s, double const* cosine, int which, double* out) {
+    int64_t const i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, p = blockIdx.y;
+    if (i >= s.n) return;
+    double most = -1e300, sum = 0;
+    auto cell = [&](int64_t j) { return s.t * cosine[(p * s.n + (which ? j : i)) * s.n + (which ? i : j)]; };
+    for (int64_t j = 0; j < s.n; ++j) most = fmax(most, cell(j));
+    for (int64_t j = 0; j < s.n; ++j) sum += exp(cell(j) - most);
+    out[p * s.n + i] = most + log(sum);
+}
+/// Slopes g of the loss by logit, and {loss, dt, db, sums of absolute terms of dt and db}, of the images [first, first + count) alone.
+__global__ void ref_cells(shape_t const s, double const* cosine, double const* rows, double const* columns,
+                          int64_t first, int64_t count, double* g, double* out) {
+    int64_t const j = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, i = blockIdx.y, p = blockIdx.z;
+    if (j >= s.n) return;
+    int64_t const at = (p * s.n + i) * s.n + j;
+    double const c = cosine[at], w = s.weight[p] / double(s.n);
+    double loss, slope;
+    if (s.nce) {
+        double const l = s.t * c, a = rows[p * s.n + i], b = columns[p * s.n + j];
+        slope = 0.5 * (exp(l - a) + exp(l - b) - (i == j ? 2.0 : 0.0));
+        loss = i == j ? 0.5 * (a + b - 2 * l) : 0.0;
+    } else {
+        double const z = i == j ? 1 : -1, y = -z * (s.t * c + s.b);
+        slope = -z / (1 + exp(-y));
+        loss = fmax(y, 0.0) + log1p(exp(-fabs(y)));
+    }
+    g[at] = slope * w;
+    if (i < first || i >= first + count) return;
+    double const v[5] = {loss * w, slope * c * w, s.nce ? 0 : slope * w, fabs(slope * c * w), s.nce ? 1 : fabs(slope * w)};
+    for (int k = 0; k < 5; ++k)
+        if (v[k] != 0) atomicAdd(out + k, v[k]);
+}
+/// Gradient of image i (which = 0) or caption i (1).
+__global__ void ref_gradient(bf16_t const* x, bf16_t const* y, shape_t const s, double const* nx, double const* ny,
+                             double const* g, double const* cosine, int which, double* dx) {
+    int64_t const i = blockIdx.x;
+    int const c = blockIdx.y * blockDim.x + threadIdx.x;
+    if (c >= s.dims) return;
+    double sum = 0;
+    double const xi = float(x[i * s.dims + c]);
+    for (int p = 0; p < s.prefixes; ++p) {
+        double const ni = nx[p * s.n + i];
+        if (c >= s.prefix[p] || ni < 1e-12) continue;
+        for (int64_t j = 0; j < s.n; ++j) {
+            double const nj = ny[p * s.n + j];
+            int64_t const at = (p * s.n + (which ? j : i)) * s.n + (which ? i : j);
+            if (nj >= 1e-12) sum += g[at] * (double(float(y[j * s.dims + c])) / (ni * nj) - cosine[at] * xi / (ni * ni));
+        }
+    }
+    dx[i * s.dims + c] = s.t * sum;
+}
+
+struct case_t {
+    loss_t loss;
+    std::vector<int64_t> rows, live;  // of each GPU (they take turns on this one); the first is checked
+    int dims;
+    std::vector<int> ladder;
+    double t, b;
+    bool fp32 = false;
+    rows_t kind = rows_t::plain;
+    bool ramp = false;
+    two_set_tuning_t tuning = {};
+};
+
+int passed = 0, failed = 0;
+
+void run(case_t const& c) {
+    size_t const gpus = c.rows.size();
+    int64_t n = 0;
+    for (int64_t v : c.live) n += v;
+    shape_t s = {};
+    s.n = n;
+    s.dims = c.dims;
+    s.prefixes = int(c.ladder.size());
+    s.t = c.t;
+    s.b = c.b;
+    s.nce = c.loss == loss_t::info_nce_k;
+    for (size_t i = 0; i < c.ladder.size(); ++i) {
+        s.prefix[i] = c.ladder[i];
+        s.weight[i] = c.ramp ? float(i + 1) / 8 : 1.f / float(c.ladder.size());
+    }
+    size_t const element = c.fp32 ? 4 : 2;
+    struct gpu_t {
+        std::unique_ptr<array_t<bf16_t>> x[2];
+        std::unique_ptr<array_t<uint8_t>> gradient[2], scratch, forward_scratch;
+        std::unique_ptr<array_t<float>> scalars;
+        sm90_two_set_engine_t engine, forward;
+        size_t bytes = 0, forward_bytes = 0;
+    };
+    std::vector<gpu_t> gpu(gpus);
+    array_t<bf16_t> packed[2] = {array_t<bf16_t>(n * c.dims), array_t<bf16_t>(n * c.dims)};
+    array_t<float> tb(2);
+    float const host_tb[2] = {float(c.t), float(c.b)};
+    CHECK(cudaMemcpy(tb.get(), host_tb, 8, cudaMemcpyHostToDevice));
+    int64_t first = 0;
+    for (size_t k = 0; k < gpus; ++k) {
+        gpu_t& it = gpu[k];
+        int64_t const rows = c.rows[k], live = c.live[k];
+        for (int set = 0; set < 2; ++set) {
+            it.x[set] = std::make_unique<array_t<bf16_t>>(rows * c.dims);
+            it.gradient[set] = std::make_unique<array_t<uint8_t>>(rows * c.dims * element);
+            if (live) {
+                fill<<<unsigned((live * c.dims + 255) / 256), 256>>>(it.x[set]->get(), set, live, c.dims, first,
+                                                                     1234u + unsigned(n), c.kind);
+                CHECK(cudaGetLastError());
+                CHECK(cudaMemcpy(packed[set].get() + first * c.dims, it.x[set]->get(), live * c.dims * 2,
+                                 cudaMemcpyDeviceToDevice));  // dead rows hold NaN
+            }
+        }
+        first += live;
+        gpu_problem_t p;
+        p.loss = c.loss;
+        p.rows = uint32_t(rows);
+        p.live = uint32_t(live);
+        p.dims = uint32_t(c.dims);
+        p.prefix_count = uint32_t(c.ladder.size());
+        for (size_t i = 0; i < c.ladder.size(); ++i) {
+            p.prefixes[i] = uint32_t(c.ladder[i]);
+            p.prefix_weights[i] = float(s.weight[i]);
+        }
+        p.fp32_gradients = c.fp32;
+        p.total_live = uint64_t(n);
+        for (int64_t r : c.rows) p.candidate_rows = std::max(p.candidate_rows, uint32_t(r));
+        it.bytes = sm90_two_set_engine_t::scratch_bytes(p, false, c.tuning);
+        it.forward_bytes = sm90_two_set_engine_t::scratch_bytes(p, true, c.tuning);
+        it.scratch = std::make_unique<array_t<uint8_t>>(it.bytes);
+        it.forward_scratch = std::make_unique<array_t<uint8_t>>(it.forward_bytes);
+        it.scalars = std::make_unique<array_t<float>>(4);
+        CALL(it.engine.construct(p, it.scratch->get(), false, c.tuning));
+        CALL(it.forward.construct(p, it.forward_scratch->get(), true, c.tuning));
+    }
+    cudaStream_t stream;
+    CHECK(cudaStreamCreate(&stream));
+    auto step = [&](sm90_two_set_engine_t gpu_t::* which) {
+        for (gpu_t& it : gpu)
+            CALL((it.*which).begin(it.x[0]->get(), it.x[1]->get(), tb.get(), tb.get() + 1, stream));
+        if (s.nce) {
+            for (gpu_t& it : gpu)
+                for (gpu_t& other : gpu) CALL((it.*which).sums(other.*which, stream));
+            for (gpu_t& it : gpu) CALL((it.*which).close_sums(stream));
+        }
+        for (gpu_t& it : gpu)
+            for (gpu_t& other : gpu) CALL((it.*which).score(other.*which, stream));
+        for (gpu_t& it : gpu)
+            CALL((it.*which).finish(it.gradient[0]->get(), it.gradient[1]->get(), it.scalars->get(), stream));
+    };
+    struct result_t {
+        std::vector<uint8_t> gradient[2];
+        float scalars[3];
+        bool operator==(result_t const& o) const {
+            return gradient[0] == o.gradient[0] && gradient[1] == o.gradient[1] && !std::memcmp(scalars, o.scalars, 12);
+        }
+    };
+    auto fetch = [&] {
+        CHECK(cudaStreamSynchronize(stream));
+        result_t r;
+        for (int set = 0; set < 2; ++set) {
+            r.gradient[set].resize(c.rows[0] * c.dims * element);
+            CHECK(cudaMemcpy(r.gradient[set].data(), gpu[0].gradient[set]->get(), r.gradient[set].size(),
+                             cudaMemcpyDeviceToHost));
+        }
+        CHECK(cudaMemcpy(r.scalars, gpu[0].scalars->get(), 12, cudaMemcpyDeviceToHost));
+        return r;
+    };
+    step(&gpu_t::forward);
+    float const forward_loss = fetch().scalars[0];
+    step(&gpu_t::engine);
+    result_t const got = fetch();
+    // again, replayed from a graph, three times, on poisoned memory
+    bool same = got.scalars[0] == forward_loss;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    step(&gpu_t::engine);
+    CHECK(cudaStreamEndCapture(stream, &graph));
+    CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    for (int k = 0; k < 3; ++k) {
+        for (gpu_t& it : gpu) {
+            for (auto& out : it.gradient) CHECK(cudaMemset(out->get(), 0xff, out->bytes));
+            CHECK(cudaMemset(it.scratch->get(), 0xff, it.bytes));
+        }
+        CHECK(cudaGraphLaunch(exec, stream));
+        same = same && fetch() == got;
+    }
+    CHECK(cudaGraphExecDestroy(exec));
+    CHECK(cudaGraphDestroy(graph));
+    CHECK(cudaStreamDestroy(stream));
+    bool guards = true;
+    for (gpu_t& it : gpu) {
+        for (int set = 0; set < 2; ++set) guards = guards && it.x[set]->guards_hold() && it.gradient[set]->guards_hold();
+        guards = guards && it.scratch->guards_hold() && it.forward_scratch->guards_hold() && it.scalars->guards_hold();
+    }
+
+    double *norm[2], *cosine, *sums[2], *g, *ref[2], *out;
+    for (int set = 0; set < 2; ++set) {
+        CHECK(cudaMalloc(&norm[set], s.prefixes * n * 8));
+        CHECK(cudaMalloc(&sums[set], s.prefixes * n * 8));
+        CHECK(cudaMalloc(&ref[set], n * c.dims * 8));
+        ref_norms<<<unsigned((n + 127) / 128), 128>>>(packed[set].get(), s, norm[set]);
+    }
+    CHECK(cudaMalloc(&cosine, s.prefixes * n * n * 8));
+    CHECK(cudaMalloc(&g, s.prefixes * n * n * 8));
+    CHECK(cudaMalloc(&out, 40));
+    CHECK(cudaMemset(out, 0, 40));
+    ref_cosines<<<dim3(unsigned((n + 15) / 16), unsigned((n + 15) / 16)), dim3(16, 16)>>>(
+        packed[0].get(), packed[1].get(), s, norm[0], norm[1], cosine);
+    if (s.nce)
+        for (int set = 0; set < 2; ++set)
+            ref_log_sums<<<dim3(unsigned((n + 127) / 128), s.prefixes), 128>>>(s, cosine, set, sums[set]);
+    ref_cells<<<dim3(unsigned((n + 127) / 128), unsigned(n), s.prefixes), 128>>>(s, cosine, sums[0], sums[1], 0,
+                                                                                 c.live[0], g, out);
+    for (int set = 0; set < 2; ++set)
+        ref_gradient<<<dim3(unsigned(n), unsigned((c.dims + 127) / 128)), 128>>>(
+            packed[set].get(), packed[1 - set].get(), s, norm[set], norm[1 - set], g, cosine, set, ref[set]);
+    CHECK(cudaGetLastError());
+    CHECK(cudaDeviceSynchronize());
+    double want_sums[5];
+    CHECK(cudaMemcpy(want_sums, out, 40, cudaMemcpyDeviceToHost));
+    double worst = 0;
+    char bands[512] = "";
+    for (int set = 0; set < 2; ++set) {
+        std::vector<double> want(c.live[0] * c.dims);
+        CHECK(cudaMemcpy(want.data(), ref[set], want.size() * 8, cudaMemcpyDeviceToHost));
+        auto value = [&](int64_t i, int col) {
+            size_t const at = size_t(i) * c.dims + col;
+            return c.fp32 ? double(reinterpret_cast<float const*>(got.gradient[set].data())[at])
+                          : double(float(reinterpret_cast<bf16_t const*>(got.gradient[set].data())[at]));
+        };
+        double all = 0;
+        for (double w : want) all += w * w;
+        for (int p0 = 0; p0 <= s.prefixes; ++p0) {
+            int const begin = p0 ? s.prefix[p0 - 1] : 0, end = p0 < s.prefixes ? s.prefix[p0] : c.dims;
+            double num = 0, den = 0;
+            for (int64_t i = 0; i < c.rows[0]; ++i)
+                for (int col = begin; col < end; ++col) {
+                    double const w = i < c.live[0] ? want[i * c.dims + col] : 0.0, d = value(i, col) - w;
+                    num += d * d;
+                    den += w * w;
+                }
+            // a band whose gradient is below a millionth of the whole is measured against that
+            double const scale = std::max(den, 1e-12 * all * double(end - begin) / c.dims),
+                         e = num == 0     ? 0
+                             : scale == 0 ? 1e9
+                                          : std::sqrt(num / scale);
+            if (!(e <= worst)) worst = e;  // NaN sticks
+            if (p0 < s.prefixes && p0 < 6)
+                std::snprintf(bands + std::strlen(bands), sizeof bands - std::strlen(bands), " %.1e", e);
+        }
+        if (set == 0) std::snprintf(bands + std::strlen(bands), sizeof bands - std::strlen(bands), " |");
+    }
+    for (void* q : {(void*)norm[0], (void*)norm[1], (void*)sums[0], (void*)sums[1], (void*)ref[0], (void*)ref[1],
+                    (void*)cosine, (void*)g, (void*)out})
+        CHECK(cudaFree(q));
+    auto relative = [](double v, double w, double scale) {
+        return v == w ? 0.0 : std::fabs(v - w) / (scale > 0 ? scale : 1e-300);
+    };
+    double const el = relative(got.scalars[0], want_sums[0], want_sums[0]),
+                 et = relative(got.scalars[1], want_sums[1], want_sums[3]),
+                 eb = relative(got.scalars[2], want_sums[2], want_sums[4]);
+    bool const ok = same && guards && worst <= (c.fp32 ? 2e-3 : 3e-3) && el <= 1e-5 && et <= 1e-4 && eb <= 1e-4;
+    ok ? ++passed : ++failed;
+    std::printf("%s %s R=%lld live=%lld of %lld D=%d P=%zu t=%g b=%g%s%s%s%s | dI, dC%s | loss %.1e dt %.1e db %.1e | "
+                "repeats %s, guards %s%s\n",
+                ok ? "ok   " : "WRONG", name_of(c.loss), (long long)c.rows[0], (long long)c.live[0], (long long)n,
+                c.dims, c.ladder.size(), c.t, c.b, c.fp32 ? " fp32" : "", name_of(c.kind), c.ramp ? " ramp" : "",
+                c.tuning.general ? " general" : "", bands, el, et, eb, same ? "yes" : "NO", guards ? "hold" : "BROKEN",
+                got.scalars[0] == forward_loss ? "" : ", forward differs");
+    std::fflush(stdout);
+}
+
+int main(int argc, char** argv) {
+    std::string const mode = argc > 1 ? argv[1] : "all";
+    std::vector<int> const article = {64, 128, 256, 512, 1024};
+    std::vector<case_t> cases;
+    struct tb_t {
+        double t, b;
+    };
+    auto one = [&](loss_t loss, int64_t rows, int dims, std::vector<int> ladder, tb_t v, bool fp32) {
+        cases.push_back({loss, {rows}, {rows}, dims, std::move(ladder), v.t, v.b, fp32});
+        return &cases.back();
+    };
+    for (loss_t loss : {loss_t::two_set_sigmoid_k, loss_t::info_nce_k}) {
+        if (mode == "tiny") {  // for compute-sanitizer
+            one(loss, 130, 256, {256}, {5, -1}, true);
+            cases.push_back({loss, {200, 70}, {190, 70}, 256, {64, 192}, 5, -1, false});
+            continue;
+        }
+        if (mode == "large") {
+            one(loss, 8192, 768, {768}, {5, -1}, true);
+            continue;
+        }
+        for (tb_t v : {tb_t{10, -10}, tb_t{5, -1}, tb_t{100, -10}})
+            for (int64_t rows : {129, 1000}) one(loss, rows, 768, {768}, v, true);
+        one(loss, 4097, 768, {768}, {5, -1}, true);
+        one(loss, 2000, 1024, article, {10, -10}, false);
+        one(loss, 1000, 1024, article, {5, -1}, true);
+        if (mode == "quick") continue;
+        for (int64_t rows : {1, 2, 63, 64, 65, 127, 255, 257})
+            for (tb_t v : {tb_t{10, -10}, tb_t{5, -1}, tb_t{100, -10}}) one(loss, rows, 768, {768}, v, true);
+        for (int64_t rows : {1, 2, 63, 64, 65, 127, 129}) one(loss, rows, 1024, article, {5, -1}, true);
+        one(loss, 4097, 768, {768}, {10, -10}, false);
+        one(loss, 1000, 1024, article, {100, -10}, false);
+        for (tb_t v : {tb_t{20, 5}, tb_t{1, -20}, tb_t{0.01, -5}, tb_t{0, -1}, tb_t{200, -10}})
+            one(loss, 1280, 768, {768}, v, true);
+        one(loss, 1000, 64, {64}, {5, -1}, true);
+        one(loss, 500, 4096, {64, 192, 448, 1024, 4096}, {5, -1}, false);
+        one(loss, 300, 1088, {64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704, 768, 832, 896, 960, 1024}, {5, -1}, true);
+        one(loss, 1000, 1024, {704}, {5, -1}, false);  // columns past the last prefix
+        one(loss, 1200, 1536, article, {5, -1}, false)->ramp = true;
+        for (rows_t kind : {rows_t::zeros, rows_t::twins})
+            for (tb_t v : {tb_t{5, -1}, tb_t{100, -10}}) {
+                one(loss, 1000, 768, {768}, v, true)->kind = kind;
+                one(loss, 600, 768, {64, 512}, v, true)->kind = kind;
+            }
+        for (bool ladder : {false, true}) {  // ragged; several GPUs; nobody alive
+            std::vector<int> const l = ladder ? article : std::vector<int>{1024};
+            cases.push_back({loss, {1000}, {700}, 1024, l, 5, -1, false});
+            cases.push_back({loss, {1000, 1000, 1000}, {900, 1000, 100}, 1024, l, 5, -1, true});
+            cases.push_back({loss, {300, 300}, {0, 200}, 1024, l, 5, -1, false});
+        }
+        for (two_set_tuning_t v : {two_set_tuning_t{2, 1, 2, 1, false}, two_set_tuning_t{8, 4, 3, 2, false},
+                                   two_set_tuning_t{4, 8, 2, 1, false}, two_set_tuning_t{8, 4, 3, 1, true}})
+            one(loss, 4000, 768, {768}, {5, -1}, true)->tuning = v;
+    }
+    for (case_t const& c : cases) run(c);
+    std::printf("%d passed, %d failed\n", passed, failed);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,72 @@
+// The sm90 engine of the losses over two sets behind a C interface, for two_set_bench.py.
+#include <cstdio>
+#include <memory>
+
+#include "scaling_contrasts/sm90/two_set_engine.cuh"
+
+using namespace scaling_contrasts;
+
+namespace {
+struct bench_t {
+    sm90_two_set_engine_t engine;
+    gpu_problem_t problem;
+};
+int report(gpu_status_t const& s) {
+    if (s) return 0;
+    std::fprintf(stderr, "%s\n", s.message.c_str());
+    return 1;
+}
+/// prefixes: 1 (D alone) or 5 (the article's ladder).
+gpu_problem_t problem_of(int loss, int rows, int dims, int prefixes) {
+    gpu_problem_t p;
+    p.loss = loss_t(loss);
+    p.rows = p.live = uint32_t(rows);
+    p.dims = uint32_t(dims);
+    p.prefix_count = uint32_t(prefixes);
+    for (int i = 0; i < prefixes; ++i)
+        p.prefixes[i] = prefixes == 1 ? uint32_t(dims) : 64u << i, p.prefix_weights[i] = 1.f / float(prefixes);
+    p.total_live = uint64_t(rows);
+    return p;
+}
+}  // namespace
+
+extern "C" {
+/// tuning: {forward only, high, wide, ring, lag}
+size_t bench_scratch(int loss, int rows, int dims, int prefixes, int const* tuning) {
+    return sm90_two_set_engine_t::scratch_bytes(problem_of(loss, rows, dims, prefixes), tuning[0] != 0,
+                                                {tuning[1], tuning[2], tuning[3], tuning[4], false});
+}
+void* bench_open(int loss, int rows, int dims, int prefixes, int const* tuning, void* scratch) {
+    auto b = std::make_unique<bench_t>();
+    b->problem = problem_of(loss, rows, dims, prefixes);
+    if (report(b->engine.construct(b->problem, scratch, tuning[0] != 0,
+                                   {tuning[1], tuning[2], tuning[3], tuning[4], false})))
+        return nullptr;
+    return b.release();
+}
+void bench_close(void* b) { delete static_cast<bench_t*>(b); }
+/// parts: 1 preparation, 2 info_nce's sums, 4 scores and gradients, 8 finishing.
+int bench_step(void* handle, void const* images, void const* captions, float const* tb, void* image_gradient,
+               void* caption_gradient, float* scalars, int parts, cudaStream_t stream) {
+    auto& b = *static_cast<bench_t*>(handle);
+    bool const nce = b.problem.loss == loss_t::info_nce_k;
+    if (parts & 1 && report(b.engine.begin(images, captions, tb, tb + 1, stream))) return 1;
+    if (parts & 2 && nce && report(b.engine.sums(b.engine, stream))) return 1;
+    if (parts & 2 && nce && report(b.engine.close_sums(stream))) return 1;
+    if (parts & 4 && report(b.engine.score(b.engine, stream))) return 1;
+    if (parts & 8 && report(b.engine.finish(image_gradient, caption_gradient, scalars, stream))) return 1;
+    return 0;
+}
+/// Copies the stage clocks (see stages.cuh) to `out` and zeroes them; returns how many there are, 0 where not compiled in.
+int bench_stages(unsigned long long* out) {
+#ifdef SCALING_CONTRASTS_STAGES
+    unsigned long long const zero[sm90::stages_k] = {};
+    if (cudaMemcpyFromSymbol(out, sm90::stage_clocks, sizeof zero) != cudaSuccess) return -1;
+    if (cudaMemcpyToSymbol(sm90::stage_clocks, zero, sizeof zero) != cudaSuccess) return -1;
+    return sm90::stages_k;
+#else
+    (void)out;
+    return 0;
+#endif
+}
+}
