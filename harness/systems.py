@@ -24,13 +24,16 @@ _KEYS = (
     "variants",
     "predict",
 )
-_VARIANT_KEYS = ("loss", "options", "expected_status", "world_sizes", "predict")
+_VARIANT_KEYS = ("loss", "options", "expected_status", "world_sizes", "predict", "by_name_only")
 DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run a system. `world_sizes` None means any number of ranks; `predict` overrides the system's keys."""
+    """One way to run a system. `world_sizes` None means any number of ranks; `predict` overrides the system's keys.
+
+    `by_name_only`: left out unless it is asked for as `system:variant`, for what is no peer of the others.
+    """
 
     name: str
     loss: str
@@ -38,6 +41,7 @@ class Variant:
     expected_statuses: Mapping[str, str] = field(default_factory=dict)  # by state; a state that is absent expects ok
     world_sizes: tuple[int, ...] | None = None
     predict: Mapping[str, float] = field(default_factory=dict)
+    by_name_only: bool = False
 
     def expected_status(self, state: str) -> str:
         """The status that a case of this state should end with."""
@@ -139,7 +143,12 @@ def _variant(where: str, name: str, data: Any, losses: Sequence[str]) -> Variant
     if sizes is not None and not (isinstance(sizes, list) and all(type(size) is int and size > 0 for size in sizes)):
         raise ConfigurationError(f"{where}: world_sizes is {sizes!r}; give a list of whole numbers, or null for any")
     options, expected = _typed(where, "options", data, dict), _expected(where, data.get("expected_status"))
-    return Variant(name, data["loss"], options, expected, tuple(sizes) if sizes else None, _predict(where, data))
+    by_name = data.get("by_name_only", False)
+    if not isinstance(by_name, bool):
+        raise ConfigurationError(f"{where}: by_name_only is {by_name!r}; give true or false")
+    return Variant(
+        name, data["loss"], options, expected, tuple(sizes) if sizes else None, _predict(where, data), by_name
+    )
 
 
 def _expected(where: str, given: Any) -> dict[str, str]:
@@ -210,7 +219,8 @@ def select(
         system = registry[name]
         if variant and variant not in system.variants:
             raise ConfigurationError(f"unknown variant {text!r}; known: {', '.join(_titles(system))}")
-        for each in [system.variants[variant]] if variant else system.variants.values():
+        usual = [each for each in system.variants.values() if not each.by_name_only]
+        for each in [system.variants[variant]] if variant else usual:
             if losses is None or each.loss in losses:
                 chosen[name, each.name] = system, each
     if not chosen:

@@ -23,6 +23,7 @@ the problem (lists joined by commas):
   --rows R (per device)   --live L0,L1,...   --dims D
   --prefixes 64,128,...   --prefix-weights W0,W1,...   --scale T   --bias B   --self-pairs true|false
   --seed N   --labels pairs|distinct|equal|mixed|fours|sixteens   --dtype bfloat16   --gradient-dtype bfloat16|float32
+  --forward-only true|false (the loss alone; or the option forward_only=true)
 where it runs:
   --device cpu|cuda   --world-size N (virtual devices on the CPU)   --threads N (per device)
   --fabric auto|multicast|peer (how GPUs add up: auto takes the switch where it can and nothing forbids it)
@@ -32,7 +33,8 @@ several boxes, one process each (docs/rails.md); --world-size counts the devices
   --rails auto|verbs|tcp   --rails-options sockets=2,overlap=true,device=,gid_index=,mtu=,service_level=,traffic_class=,timeout=,retries=
   --join-seconds 60   --rails-seconds 0 (the larger of 30 and 5 predicted steps)
 what is done:
-  --actions check,time,memory   --check name=small,rows=64,scale=5,bias=-1,sample_rows=0:7:9 (repeatable)
+  --profile (forward, backward and stages of one case, for people)
+  --actions check,time,memory,profile   --check name=small,rows=64,scale=5,bias=-1,sample_rows=0:7:9 (repeatable)
   --warmup-steps N   --warmup-seconds S   --blocks N   --steps-per-block N   --max-block-seconds S
   --cache warm|cold (cold: caches are flushed before each timed step)
   --deadline-seconds S   --folder F   --json (events to stdout)
@@ -275,6 +277,7 @@ std::map<std::string, setter_t> const& problem_setters() {
         {"--seed", SC_SET { out.problem.seed = static_cast<std::uint32_t>(to_count(flag, value, 0, UINT32_MAX));
          }},
         {"--labels", SC_SET { out.problem.labels = to_labels(flag, value); }},
+        {"--forward-only", SC_SET { out.problem.forward_only = to_bool(flag, value); }},
         {"--self-pairs", SC_SET { out.problem.self_pairs = to_bool(flag, value); }},
         {"--world-size",
          SC_SET {
@@ -337,7 +340,7 @@ std::map<std::string, setter_t> const& run_setters() {
              out.actions = split(value, ',');
              out.events = true;
              for (auto const& action : out.actions)
-                 to_choice<int>(flag, action, {{"check", 0}, {"time", 0}, {"memory", 0}}); }},
+                 to_choice<int>(flag, action, {{"check", 0}, {"time", 0}, {"memory", 0}, {"profile", 0}}); }},
         {"--warmup-steps", SC_SET { out.timing.warmup_steps = static_cast<int>(to_count(flag, value, 0)); }},
         {"--warmup-seconds", SC_SET { out.timing.warmup_seconds = to_seconds(flag, value); }},
         {"--blocks", SC_SET { out.timing.blocks = static_cast<int>(to_count(flag, value)); }},
@@ -378,6 +381,10 @@ arguments_t parse_arguments(int count, char const* const* words) {
             out.events = true;
             continue;
         }
+        if (flag == "--profile") {
+            out.profile = true;
+            continue;
+        }
         auto const problem = problem_setters().find(flag);
         auto const run = run_setters().find(flag);
         auto const boxes = boxes_setters().find(flag);
@@ -392,6 +399,8 @@ arguments_t parse_arguments(int count, char const* const* words) {
         else run->second(out, flag, value);
     }
     if (auto const form = out.run.options.extract("form")) out.problem.form = to_form("--options form", form.mapped());
+    if (auto const forward = out.run.options.extract("forward_only"))
+        out.problem.forward_only = to_bool("--options forward_only", forward.mapped());
     check_problem("", out.problem);
     check_meeting(out);
     for (auto const& text : checks) out.checks.push_back(to_check(text, out.problem));

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cache_flush.hpp"
@@ -56,6 +57,10 @@ class backend_t {
     virtual void build() = 0;
     /// Forward and backward to all outputs. May return before the devices are done.
     virtual void step() = 0;
+    /// Seconds of each stage of a step, in order, on average over `steps` steps that are not replayed from a graph; empty
+    /// where a step has no stages.
+    using stage_seconds_t = std::pair<std::string, double>;
+    virtual std::vector<stage_seconds_t> stages([[maybe_unused]] int steps) { return {}; }
     /// Returns when the devices are done.
     virtual void synchronize() = 0;
     /// Results of the last step, of the global mean loss; synchronizes first.

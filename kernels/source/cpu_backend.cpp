@@ -1,4 +1,5 @@
 // The CPU as 1 to 16 virtual devices of this process, perhaps with more of them in other processes.
+#include <chrono>
 #include <fstream>
 
 #include "backend.hpp"
@@ -58,6 +59,22 @@ class cpu_backend_t final : public backend_t {
     scalars_t scalars() override {
         synchronize();
         return scalars_;
+    }
+    std::vector<stage_seconds_t> stages(int steps) override {
+        if (boxes_step_) return {};
+        using clock_t = std::chrono::steady_clock;
+        std::vector<stage_seconds_t> seconds;
+        for (int i = 0; i < steps; ++i) {
+            std::size_t at = 0;
+            auto last = clock_t::now();
+            scalars_ = step_->run([&](char const* name) {
+                auto const now = clock_t::now();
+                if (at == seconds.size()) seconds.emplace_back(name, 0.0);
+                seconds[at++].second += std::chrono::duration<double>(now - last).count() / steps;
+                last = now;
+            });
+        }
+        return seconds;
     }
 
     void gradient_rows(int set, std::span<std::int64_t const> rows, float* out) override {

@@ -2,6 +2,7 @@
 // as CUDA graphs. Devices are the visible GPUs in order, or virtual ones that share the first.
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <optional>
 
 #include "backend.hpp"
@@ -133,7 +134,8 @@ class cuda_backend_t final : public backend_t {
                 auto& slot = slots_.emplace_back();
                 slot.embeddings = gpu::buffer_t<bf16_t>(ledger, cells);
                 if (sets == 1) slot.labels = gpu::buffer_t<std::int32_t>(ledger, problem_.rows);
-                slot.gradient = gpu::buffer_t<std::byte>(ledger, cells * gradient_size());
+                slot.gradient =
+                    gpu::buffer_t<std::byte>(ledger, problem_.forward_only ? 0 : cells * gradient_size());
                 gpu::fill_rows(problem_, set, device * problem_.rows, problem_.rows, slot.embeddings.data(),
                                slot.labels.data(), nullptr);
                 devices[index].sets.push_back({slot.embeddings.data(), slot.labels.data(), slot.gradient.data()});
@@ -155,6 +157,7 @@ class cuda_backend_t final : public backend_t {
             devices[index].step = engine == "sm90"    ? make_sm90_step(in)
                                   : engine == "sm100" ? make_sm100_step(in)
                                                       : make_tiles_step<sm80::engine_t>(in);
+            if (device == 0) first_ = devices[index].step.get();
             gpu::check(cudaDeviceSynchronize(), "making inputs");
         }
         if (problem_.world_size > 1) {
@@ -180,6 +183,40 @@ class cuda_backend_t final : public backend_t {
         if (box_->captured()) box_->replay();
         else box_->queue();
         ++steps_;
+    }
+    /// Of one device: the box's stages are its engine's calls, one after the other.
+    std::vector<stage_seconds_t> stages(int steps) override {
+        if (problem_.world_size > 1) return {};
+        auto const stream = box_->stream(0);
+        gpu::candidates_t own;
+        for (std::size_t set = 0; set < slots_.size(); ++set) own.embeddings[set] = slots_[set].embeddings.data();
+        own.labels = slots_[0].labels.data();
+        std::vector<std::pair<char const*, std::function<void()>>> work = {{"norms", [&] { first_->begin(stream); }}};
+        if (first_->gathers()) {
+            for (int set = 0; set < 2; ++set) own.log_sums[set] = first_->log_sums(set);
+            work.emplace_back("sums of the softmaxes", [&] { first_->gather(own, stream), first_->close_gather(stream); });
+        }
+        work.emplace_back("scores and gradients", [&] { first_->score(own, stream); });
+        work.emplace_back("rounding and scalars", [&] { first_->finish(stream); });
+        std::vector<stage_seconds_t> seconds;
+        for (auto const& [name, queue] : work) seconds.emplace_back(name, 0.0);
+        std::vector<cudaEvent_t> events(work.size() + 1);
+        for (auto& event : events) gpu::check(cudaEventCreate(&event), "creating an event");
+        for (int i = 0; i < steps; ++i) {
+            gpu::check(cudaEventRecord(events[0], stream), "recording an event");
+            for (std::size_t k = 0; k < work.size(); ++k) {
+                work[k].second();
+                gpu::check(cudaEventRecord(events[k + 1], stream), "recording an event");
+            }
+            synchronize();
+            for (std::size_t k = 0; k < work.size(); ++k) {
+                float milliseconds = 0;
+                gpu::check(cudaEventElapsedTime(&milliseconds, events[k], events[k + 1]), "reading an event");
+                seconds[k].second += milliseconds * 1e-3 / steps;
+            }
+        }
+        for (auto event : events) cudaEventDestroy(event);
+        return seconds;
     }
     void synchronize() override {
         box_->synchronize();
@@ -305,6 +342,7 @@ class cuda_backend_t final : public backend_t {
     std::vector<gpu::buffer_t<double>> out_;                // [device]: its part of the scalars, their sums
     std::unique_ptr<domain::domain_t> domain_;
     std::unique_ptr<gpu::box_t> box_;
+    gpu::device_step_t* first_ = nullptr;  // the box's, of device 0
     bool use_graph_ = true;
     std::int64_t steps_ = 0;
     gpu::ledger_t flush_ledger_;                     // the harness's own, in no figure

@@ -1,33 +1,9 @@
 // A step by the sm90 engine. Compiled for sm_90a alone.
-#include "cuda_steps.cuh"
-#include "scaling_contrasts/ladder.hpp"
+#include "cuda_sm90.cuh"
 #include "scaling_contrasts/sm90/engine.cuh"
 
 namespace scaling_contrasts::bench {
 namespace {
-
-gpu_problem_t gpu_problem(problem_t const& problem, int device) {
-    auto const ladder = make_ladder(problem);
-    gpu_problem_t out;
-    out.loss = problem.loss;
-    out.rows = static_cast<std::uint32_t>(problem.rows);
-    out.live = static_cast<std::uint32_t>(problem.live_of(device));
-    out.dims = static_cast<std::uint32_t>(problem.dims);
-    out.prefix_count = static_cast<std::uint32_t>(ladder.count);
-    for (std::size_t i = 0; i < problem.prefixes.size(); ++i) {
-        out.prefixes[i] = static_cast<std::uint32_t>(problem.prefixes[i]);
-        out.prefix_weights[i] = ladder.weights[i];
-    }
-    out.self_pairs = problem.self_pairs;
-    out.fp32_gradients = problem.gradient_type == gradient_type_t::float32_k;
-    out.total_live = static_cast<std::uint64_t>(problem.live_rows());
-    out.candidate_rows = problem.world_size > 1 ? out.rows : 0;
-    return out;
-}
-
-void require(gpu_status_t const& status) {
-    if (!status) throw failure_t(status.status, status.message);
-}
 
 class sm90_step_t final : public gpu::device_step_t {
   public:
@@ -67,12 +43,17 @@ class sm90_step_t final : public gpu::device_step_t {
 bool sm90_built() { return true; }
 
 std::string sm90_unsupported(problem_t const& problem) {
-    if (sm90_engine_t::scratch_bytes(gpu_problem(problem, 0)) > 0) return "";
-    return "the sm90 engine has one_set_sigmoid with dims and prefixes in multiples of 64 up to 4096, and at most "
-           "4194304 rows";
+    if (problem.loss == loss_t::one_set_sigmoid_k && problem.forward_only)
+        return "the sm90 engine has no forward pass alone of one_set_sigmoid";
+    auto const given = gpu_problem(problem, 0);
+    bool const one = problem.loss == loss_t::one_set_sigmoid_k;
+    if ((one ? sm90_engine_t::scratch_bytes(given) : sm90_two_set_bytes(given, problem.forward_only)) > 0) return "";
+    return "the sm90 engine has one_set_sigmoid, two_set_sigmoid and info_nce with dims and prefixes in multiples of 64 up to "
+           "4096, and at most 4194304 rows";
 }
 
 std::unique_ptr<gpu::device_step_t> make_sm90_step(step_inputs_t const& in) {
+    if (sets_of(in.problem.loss) == 2) return make_sm90_two_set_step(in);
     return std::make_unique<sm90_step_t>(in);
 }
 

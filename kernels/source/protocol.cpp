@@ -78,6 +78,14 @@ class reporter_t {
     std::FILE* stream_ = nullptr;
 };
 
+/// Where a step's time goes.
+struct profile_t {
+    double step_seconds = 0;
+    std::vector<backend_t::stage_seconds_t> stages;
+    std::optional<double> forward_seconds;
+    std::string no_forward;  ///< why it is not known
+};
+
 /// What a readable line tells of a run.
 struct summary_t {
     std::vector<double> step_seconds;
@@ -85,6 +93,7 @@ struct summary_t {
     scalars_t scalars;
     std::string engine;
     std::map<std::string, double> figures;
+    std::optional<profile_t> profile;
 };
 
 class run_t {
@@ -130,6 +139,7 @@ class run_t {
             }
             if (action == "time") time(built());
             if (action == "memory") measure_memory(built());
+            if (action == "profile") profile(built(), backend);
         }
         if (backend) {
             summary_.scalars = backend->scalars();
@@ -188,7 +198,8 @@ class run_t {
         bool const two = sets_of(check.problem.loss) == 2;
         json_t files;
         std::vector<float> values(rows.size() * static_cast<std::size_t>(check.problem.dims));
-        for (int set = 0; set < (two ? 2 : 1); ++set) {
+        bool const forward = check.problem.forward_only;
+        for (int set = 0; set < (forward ? 0 : two ? 2 : 1); ++set) {
             std::string const name = !two ? "rows" : set == 0 ? "images" : "captions";
             std::string const file = check.name + "." + name + "." + std::to_string(arguments_.meeting.box) + ".npy";
             files.text(name, file);
@@ -197,10 +208,10 @@ class run_t {
         }
         scalars_t const scalars = backend->scalars();
         json_t event;
-        event.text("name", check.name)
-            .number("loss_value", scalars.loss)
-            .number("scale_gradient", scalars.scale_gradient);
-        if (is_softmax(check.problem.loss)) event.raw("bias_gradient", "null");
+        event.text("name", check.name).number("loss_value", scalars.loss);
+        if (forward) event.raw("scale_gradient", "null");
+        else event.number("scale_gradient", scalars.scale_gradient);
+        if (forward || is_softmax(check.problem.loss)) event.raw("bias_gradient", "null");
         else event.number("bias_gradient", scalars.bias_gradient);
         reporter_.event("check", event.raw("gradients", files.line()).integers("rows", rows));
         require_finite(scalars);
@@ -285,6 +296,51 @@ class run_t {
         return seconds;
     }
 
+    /// Best of a few blocks, after a short warm-up: enough to see shares.
+    double step_seconds(backend_t& backend) const {
+        double best = 1e300;
+        for (int block = 0; block < 6; ++block) {  // the first warms up
+            double const begin = seconds_now();
+            int steps = 0;
+            do backend.step(), ++steps;
+            while (steps < 5 || (seconds_now() - begin < 0.05 && steps < 100));
+            backend.synchronize();
+            if (block > 0) best = std::min(best, (seconds_now() - begin) / steps);
+        }
+        return best;
+    }
+
+    /// The whole step, its stages, and the forward pass alone, in an instance of its own once the whole one is gone.
+    void profile(backend_t& backend, std::unique_ptr<backend_t>& owner) {
+        require_time();
+        auto& out = summary_.profile.emplace();
+        out.step_seconds = step_seconds(backend);
+        out.stages = backend.stages(10);
+        summary_.scalars = backend.scalars();
+        summary_.engine = backend.engine();
+        owner.reset();
+        if (!arguments_.problem.forward_only) {
+            problem_t problem = arguments_.problem;
+            problem.forward_only = true;
+            auto options = arguments_.run;
+            options.engine = summary_.engine;
+            if (auto const reason = factory_.unsupported(problem, options); reason.empty()) {
+                auto const forward = factory_.make(problem, options);
+                forward->build();
+                out.forward_seconds = step_seconds(*forward);
+            } else {
+                out.no_forward = reason;
+            }
+        }
+        json_t event, stages;
+        for (auto const& [name, seconds] : out.stages) stages.number(name.c_str(), seconds);
+        event.number("step_seconds", out.step_seconds);
+        if (out.forward_seconds)
+            event.number("forward_seconds", *out.forward_seconds)
+                .number("backward_seconds", out.step_seconds - *out.forward_seconds);
+        reporter_.event("profile", event.raw("stages", stages.line()));
+    }
+
     void measure_memory(backend_t& backend) {
         require_time();
         backend.memory_reset();
@@ -313,11 +369,12 @@ void print_summary(arguments_t const& arguments, summary_t const& summary) {
     std::sort(seconds.begin(), seconds.end());
     if (arguments.meeting.boxes > 1) std::printf("box %d of %d: ", arguments.meeting.box, arguments.meeting.boxes);
     bool const grouped = arguments.problem.loss == loss_t::one_set_info_nce_k;
-    std::printf("%s%s%s R=%lld x %d on %s, %d threads: loss %.6g, dt %.6g, db %.6g", name_of(arguments.problem.loss),
+    std::printf("%s%s%s R=%lld x %d on %s, %d threads: loss %.6g", name_of(arguments.problem.loss),
                 grouped ? " " : "", grouped ? name_of(arguments.problem.form) : "",
                 static_cast<long long>(arguments.problem.rows), arguments.problem.world_size, summary.engine.c_str(),
-                arguments.run.threads, summary.scalars.loss, summary.scalars.scale_gradient,
-                summary.scalars.bias_gradient);
+                arguments.run.threads, summary.scalars.loss);
+    if (arguments.problem.forward_only) std::printf(", forward only");
+    else std::printf(", dt %.6g, db %.6g", summary.scalars.scale_gradient, summary.scalars.bias_gradient);
     if (!seconds.empty())
         std::printf("; step %.3f ms best, %.3f ms median", 1e3 * seconds.front(), 1e3 * seconds[seconds.size() / 2]);
     auto const& memory = summary.memory;
@@ -329,11 +386,30 @@ void print_summary(arguments_t const& arguments, summary_t const& summary) {
     std::printf("\n");
 }
 
+void print_profile(profile_t const& profile) {
+    std::printf("%-28s %10.3f ms\n", "step", 1e3 * profile.step_seconds);
+    if (profile.forward_seconds) {
+        double const share = *profile.forward_seconds / profile.step_seconds;
+        std::printf("  %-26s %10.3f ms  %5.1f %%  (a forward pass alone)\n", "forward", 1e3 * *profile.forward_seconds,
+                    100 * share);
+        std::printf("  %-26s %10.3f ms  %5.1f %%  (the rest of the step)\n", "backward",
+                    1e3 * (profile.step_seconds - *profile.forward_seconds), 100 * (1 - share));
+    } else if (!profile.no_forward.empty()) {
+        std::printf("  forward pass alone: %s\n", profile.no_forward.c_str());
+    }
+    double sum = 0;
+    for (auto const& [name, seconds] : profile.stages) sum += seconds;
+    if (!profile.stages.empty()) std::printf("%-28s %10.3f ms\n", "stages, one after the other", 1e3 * sum);
+    for (auto const& [name, seconds] : profile.stages)
+        std::printf("  %-26s %10.3f ms  %5.1f %%\n", name.c_str(), 1e3 * seconds, 100 * seconds / sum);
+}
+
 }  // namespace
 
 int run_case(arguments_t const& given) {
     arguments_t arguments = given;
-    if (!arguments.events) {  // for people: short and readable
+    if (arguments.profile) arguments.actions = {"profile"};
+    else if (!arguments.events) {  // for people: short and readable
         arguments.actions = {"time", "memory"};
         arguments.timing = {3, 0.2, 5, 20, 1.0, arguments.timing.cold};
     } else if (arguments.actions.empty()) {
@@ -347,6 +423,7 @@ int run_case(arguments_t const& given) {
     try {
         auto const summary = run_t(arguments, reporter, company).run();
         if (!arguments.events) print_summary(arguments, summary);
+        if (!arguments.events && summary.profile) print_profile(*summary.profile);
     } catch (rails::setup_error_t const& problem) {
         status = status_t::crashed_k, reason = problem.what(), usage = true;
     } catch (failure_t const& problem) {

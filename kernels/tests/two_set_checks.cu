@@ -109,8 +109,8 @@ __global__ void ref_cosines(bf16_t const* x, bf16_t const* y, shape_t const s, d
         cosine[(p * s.n + i) * s.n + j] = a < 1e-12 || b < 1e-12 ? 0.0 : dot / (a * b);
     }
 }
-/// Log sums of rows (which = 0) or columns (1).
-__global__ void ref_log_sums(shape_t const s, double const* cosine, int which, double* out) {
+/// Log sums of rows (which = 0) or columns (1), and by how much they exceed the positive's logit: the loss, exact where it is tiny.
+__global__ void ref_log_sums(shape_t const s, double const* cosine, int which, double* out, double* excess) {
     int64_t const i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, p = blockIdx.y;
     if (i >= s.n) return;
     double most = -1e300, sum = 0;
@@ -118,10 +118,14 @@ __global__ void ref_log_sums(shape_t const s, double const* cosine, int which, d
     for (int64_t j = 0; j < s.n; ++j) most = fmax(most, cell(j));
     for (int64_t j = 0; j < s.n; ++j) sum += exp(cell(j) - most);
     out[p * s.n + i] = most + log(sum);
+    double others = 0;
+    for (int64_t j = 0; j < s.n; ++j)
+        if (j != i) others += exp(cell(j) - cell(i));
+    excess[p * s.n + i] = log1p(others);
 }
 /// Slopes g of the loss by logit, and {loss, dt, db, sums of absolute terms of dt and db}, of the images [first, first + count) alone.
 __global__ void ref_cells(shape_t const s, double const* cosine, double const* rows, double const* columns,
-                          int64_t first, int64_t count, double* g, double* out) {
+                          double const* row_excess, double const* column_excess, int64_t first, int64_t count, double* g, double* out) {
     int64_t const j = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, i = blockIdx.y, p = blockIdx.z;
     if (j >= s.n) return;
     int64_t const at = (p * s.n + i) * s.n + j;
@@ -129,8 +133,9 @@ __global__ void ref_cells(shape_t const s, double const* cosine, double const* r
     double loss, slope;
     if (s.nce) {
         double const l = s.t * c, a = rows[p * s.n + i], b = columns[p * s.n + j];
-        slope = 0.5 * (exp(l - a) + exp(l - b) - (i == j ? 2.0 : 0.0));
-        loss = i == j ? 0.5 * (a + b - 2 * l) : 0.0;
+        double const over_row = row_excess[p * s.n + i], over_column = column_excess[p * s.n + i];
+        slope = 0.5 * (i == j ? expm1(-over_row) + expm1(-over_column) : exp(l - a) + exp(l - b));
+        loss = i == j ? 0.5 * (over_row + over_column) : 0.0;
     } else {
         double const z = i == j ? 1 : -1, y = -z * (s.t * c + s.b);
         slope = -z / (1 + exp(-y));
@@ -303,10 +308,11 @@ void run(case_t const& c) {
         guards = guards && it.scratch->guards_hold() && it.forward_scratch->guards_hold() && it.scalars->guards_hold();
     }
 
-    double *norm[2], *cosine, *sums[2], *g, *ref[2], *out;
+    double *norm[2], *cosine, *sums[2], *excess[2], *g, *ref[2], *out;
     for (int set = 0; set < 2; ++set) {
         CHECK(cudaMalloc(&norm[set], s.prefixes * n * 8));
         CHECK(cudaMalloc(&sums[set], s.prefixes * n * 8));
+        CHECK(cudaMalloc(&excess[set], s.prefixes * n * 8));
         CHECK(cudaMalloc(&ref[set], n * c.dims * 8));
         ref_norms<<<unsigned((n + 127) / 128), 128>>>(packed[set].get(), s, norm[set]);
     }
@@ -318,9 +324,9 @@ void run(case_t const& c) {
         packed[0].get(), packed[1].get(), s, norm[0], norm[1], cosine);
     if (s.nce)
         for (int set = 0; set < 2; ++set)
-            ref_log_sums<<<dim3(unsigned((n + 127) / 128), s.prefixes), 128>>>(s, cosine, set, sums[set]);
-    ref_cells<<<dim3(unsigned((n + 127) / 128), unsigned(n), s.prefixes), 128>>>(s, cosine, sums[0], sums[1], 0,
-                                                                                 c.live[0], g, out);
+            ref_log_sums<<<dim3(unsigned((n + 127) / 128), s.prefixes), 128>>>(s, cosine, set, sums[set], excess[set]);
+    ref_cells<<<dim3(unsigned((n + 127) / 128), unsigned(n), s.prefixes), 128>>>(s, cosine, sums[0], sums[1], excess[0],
+                                                                                 excess[1], 0, c.live[0], g, out);
     for (int set = 0; set < 2; ++set)
         ref_gradient<<<dim3(unsigned(n), unsigned((c.dims + 127) / 128)), 128>>>(
             packed[set].get(), packed[1 - set].get(), s, norm[set], norm[1 - set], g, cosine, set, ref[set]);
@@ -360,7 +366,7 @@ void run(case_t const& c) {
         }
         if (set == 0) std::snprintf(bands + std::strlen(bands), sizeof bands - std::strlen(bands), " |");
     }
-    for (void* q : {(void*)norm[0], (void*)norm[1], (void*)sums[0], (void*)sums[1], (void*)ref[0], (void*)ref[1],
+    for (void* q : {(void*)norm[0], (void*)norm[1], (void*)sums[0], (void*)sums[1], (void*)excess[0], (void*)excess[1], (void*)ref[0], (void*)ref[1],
                     (void*)cosine, (void*)g, (void*)out})
         CHECK(cudaFree(q));
     auto relative = [](double v, double w, double scale) {

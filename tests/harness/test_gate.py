@@ -56,6 +56,16 @@ def test_right_answers_have_no_error(tmp_path):
     assert found["embedding_gradient"] < 1e-7  # float32 files
 
 
+def test_forward_only_is_held_to_the_loss_alone(tmp_path):
+    event = {"event": "check", "name": "own", "rows": [], "gradients": {}, "loss_value": 4.4, "scale_gradient": None}
+    (tmp_path / "events.0.jsonl").write_text(json.dumps(event) + "\n")
+    case = CASE.to_json() | {"options": {"forward_only": True}}
+    found, problem = gate.compare(ANSWER, Events.read(tmp_path), CHECK, case)
+    assert problem == ""
+    assert found.pop("loss") == pytest.approx(0.1)
+    assert set(found.values()) == {None}
+
+
 def test_each_scalar_is_measured_in_its_own_unit(tmp_path):
     found, _ = errors(written(tmp_path, loss_value=4.4, scale_gradient=0.7, bias_gradient=0.25))
     assert found["loss"] == pytest.approx(0.1)

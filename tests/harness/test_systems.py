@@ -45,6 +45,7 @@ def test_the_repository_s_own_registry_loads():
         ({"variants": {"a": {"loss": "info_nce", "options": ["x"]}}}, r"options is \['x'\]; give a mapping"),
         ({"variants": {"a": {"loss": "info_nce", "predict": {"speed": 1}}}}, "unknown key 'speed'; known: bytes_per"),
         ({"variants": ["a"]}, "variants is .*; give a mapping"),
+        ({"variants": {"a": {"loss": "info_nce", "by_name_only": 1}}}, "by_name_only is 1; give true or false"),
         ({"requires": "torch"}, "requires is 'torch'; give a list"),
         ({"devices": ["gpu"]}, "devices holds 'gpu'; known: cpu, cuda"),
         ({"minimum_capability": "ampere"}, "minimum_capability is 'ampere'; give a number"),
@@ -110,3 +111,11 @@ def test_a_system_may_declare_losses_with_a_reference_each(tmp_path):
         (tmp_path / "one.yaml").write_text(yaml.safe_dump(GOOD | {"losses": losses, "variants": variants}))
         with pytest.raises(ConfigurationError, match=words):
             systems.load(tmp_path)
+
+
+def test_a_variant_by_name_only_needs_its_name(tmp_path):
+    variants = {"a": {"loss": "info_nce"}, "b": {"loss": "info_nce", "by_name_only": True}}
+    known = registry(tmp_path, GOOD | {"variants": variants})
+    chosen = {names: [v.name for _, v in systems.select(known, list(names))] for names in (("one",), ("one:b",))}
+    assert chosen == {("one",): ["a"], ("one:b",): ["b"]}
+    assert [variant.name for _, variant in systems.select(known, None)] == ["a"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.kernels import oracle
-from tests.kernels.binary import SET_NAMES, base_case, check, live_inputs, run
+from tests.kernels.binary import SET_NAMES, base_case, check, events_of, flags, live_inputs, run
 
 LADDER = [64, 128, 256, 512, 1024]
 STATES = [(10.0, -10.0), (5.0, -1.0), (100.0, -10.0)]
@@ -88,3 +88,32 @@ def test_sampled_rows_are_those_of_the_whole(tmp_path):
     assert some["rows"] == [59, 0, 31]
     for name in ("images", "captions"):
         np.testing.assert_array_equal(some["arrays"][name], whole["arrays"][name][[59, 0, 31]])
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, "one_set_info_nce"])
+def test_forward_only(tmp_path, engines, loss):
+    """The same loss, no gradients, no dt and db; asked for by flag and by a variant's option."""
+    for engine in engines:
+        case = base_case(loss=loss, rows=150, world_size=2, live=[150, 40], scale=5.0, bias=-1.0)
+        _, sets, labels = live_inputs(case)
+        want = oracle.evaluate(case | {"form": "nt_xent"}, sets, labels)["loss"]
+        for words in (["--forward-only", "true"], ["--options", "forward_only=true"]):
+            event = check(tmp_path, case, "--engine", engine, *words)
+            assert event["loss_value"] == pytest.approx(want, rel=1e-5)
+            assert event["scale_gradient"] is None and event["bias_gradient"] is None
+            assert event["gradients"] == {} and not event["arrays"]
+
+
+def test_profile(tmp_path):
+    """Whole step, forward and backward and the stages: as an event, and for people."""
+    case = base_case(rows=200)
+    assert run("--folder", tmp_path, *flags(case), "--actions", "profile").returncode == 0
+    (event,) = [event for event in events_of(tmp_path) if event["event"] == "profile"]
+    assert 0 < event["forward_seconds"] and 0 < event["step_seconds"]
+    assert event["backward_seconds"] == pytest.approx(event["step_seconds"] - event["forward_seconds"])
+    assert list(event["stages"]) == ["norms", "scores and gradients", "rounding and scalars"]
+    assert all(seconds > 0 for seconds in event["stages"].values())
+    text = run("--profile", *flags(case))
+    assert text.returncode == 0
+    for word in ("step", "forward", "backward", *event["stages"]):
+        assert word in text.stdout

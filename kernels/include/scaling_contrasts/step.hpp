@@ -86,10 +86,15 @@ class step_t {
         while (static_cast<int>(spaces_.size()) < problem_.world_size) add_space();
     }
 
-    /// The whole step.
+    /// The whole step. `stage` is called with the name of each part that has just ended.
     scalars_t run() {
+        return run([](char const*) {});
+    }
+    template <class stage_t>
+    scalars_t run(stage_t&& stage) {
         int const devices = problem_.world_size;
         for (int device = 0; device < devices; ++device) begin(device);
+        stage("norms");
         if (is_softmax(problem_.loss)) {
             for_each_block([this](int device, int peer) { gather(device, peer); });
             for (int device = 0; device < devices; ++device) close_gather(device);
@@ -98,8 +103,12 @@ class step_t {
             for_each_block([this](int device, int peer) { gather_positives(device, peer); });
             for (int device = 0; device < devices; ++device) close_positives(device);
         }
-        for_each_block([this](int device, int peer) { score(device, peer); });
+        if (is_softmax(problem_.loss)) stage("sums of the softmaxes");
+        if (!problem_.forward_only || problem_.loss != loss_t::info_nce_k)  // info_nce's loss follows from its log-sums
+            for_each_block([this](int device, int peer) { score(device, peer); });
+        stage("scores and gradients");
         for (int device = 0; device < devices; ++device) finish(device);
+        stage("rounding and scalars");
         return all_reduce();
     }
 
@@ -206,7 +215,7 @@ inline cpu::side_t step_t::make_side(int device, int set) const {
         side.negatives = buffer_t<float>(statistics);
         side.each = buffer_t<float>(static_cast<std::size_t>(side.padded));
     }
-    if (!own_.hold(device)) return side;  // candidates alone: no gradient
+    if (!own_.hold(device) || problem_.forward_only) return side;  // no gradient
     if (problem_.gradient_type == gradient_type_t::float32_k && ladder_.panels_are_columns()) {
         side.accumulator = static_cast<float*>(from.gradient);
         side.accumulator_stride = problem_.dims;
@@ -259,7 +268,8 @@ inline void step_t::find_norms(cpu::side_t& s, bool clear) {
     pool_.run(parts, [&](int part) {
         std::int64_t const end = std::min<std::int64_t>(s.x.rows, (part + 1) * cpu::task_k);
         for (std::int64_t row = part * cpu::task_k; row < end; ++row) {
-            if (clear) std::memset(s.accumulator + row * s.accumulator_stride, 0, width * sizeof(float));
+            if (clear && !problem_.forward_only)
+                std::memset(s.accumulator + row * s.accumulator_stride, 0, width * sizeof(float));
             float square = 0;
             for (int p = 0; p < ladder_.count; ++p) {
                 band_t const band = ladder_.bands[static_cast<std::size_t>(p)];
@@ -278,6 +288,7 @@ inline cpu::block_t step_t::make_block(cpu::objective_t objective, bool counts_l
                           problem_.form,
                           symmetric,
                           both,
+                          problem_.forward_only,
                           static_cast<float>(problem_.scale * log2e_k),
                           is_softmax(problem_.loss) ? 0.0f : static_cast<float>(problem_.bias * log2e_k),
                           {},
@@ -437,6 +448,10 @@ inline void step_t::finish(int device) {
     sums.scale_gradient += two_ ? pull : pull / 2;
     if (problem_.self_pairs) add_self_pairs(device);
     if (is_softmax(problem_.loss)) sums.bias_gradient = 0;
+    if (problem_.forward_only) {
+        sums.scale_gradient = sums.bias_gradient = 0;
+        return;
+    }
 
     for (int set = 0; set < set_count(); ++set) {
         cpu::side_t const& s = side(device, set);

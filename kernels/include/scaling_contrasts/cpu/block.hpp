@@ -48,6 +48,7 @@ struct block_t {
     form_t form;     ///< of one_set_info_nce
     bool symmetric;  ///< rows and candidates are one and the same side: score the upper triangle
     bool both;       ///< candidates are of this device too: they get gradients or statistics as well
+    bool forward_only;  ///< no gradients
     float scale2, bias2;
     std::array<float, max_prefixes_k> gradient_coefficient, loss_coefficient;
 };
@@ -103,7 +104,8 @@ inline void score_block(kernels_t const& kernels, pool_t& pool, packed_ladder_t 
                   tasks = tasks_a_side_k * tasks_a_side_k;
     std::size_t const left_bytes = static_cast<std::size_t>(ladder.pairs()) * tile_rows_k * kernels.pair_bytes;
     std::int64_t const panel_words = std::int64_t{panel_k} * block_k / 2;
-    int const panels = statistics ? 0 : ladder.panels(), row_panels = block.both ? panels : 0;
+    bool const multiplies = !statistics && !block.forward_only;
+    int const panels = multiplies ? ladder.panels() : 0, row_panels = block.both ? panels : 0;
 
     for (std::int64_t i = 0; i < rows.x.rows; i += block_k) {
         int const row_count = static_cast<int>(std::min<std::int64_t>(block_k, rows.x.rows - i));
@@ -202,9 +204,9 @@ inline void score_block(kernels_t const& kernels, pool_t& pool, packed_ladder_t 
                         detail::fold_sums(ladder, *target.target, folded, target.first_target, target.target_count,
                                           group, target.transposed);
                 }
-                if (!statistics) kernels.gradient(target, group, chunk);
+                if (multiplies) kernels.gradient(target, group, chunk);
             };
-            int const chunks = statistics ? 1 : ladder.chunks();
+            int const chunks = multiplies ? ladder.chunks() : 1;
             // On the diagonal both targets are the same rows: one task does both, one after the other.
             int const sides = block.both && !diagonal ? 2 : 1;
             pool.run(sides * tasks_a_side_k * chunks, [&](int part) {

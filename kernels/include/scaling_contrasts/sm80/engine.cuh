@@ -55,7 +55,7 @@ class basic_engine_t final : public gpu::device_step_t {
             set.input = inputs[i];
             set.inverse_norms = gpu::buffer_t<float>(ledger, statistics);
             set.products = gpu::buffer_t<float>(ledger, statistics);
-            if (!is_float) set.gradient = gpu::buffer_t<float>(ledger, cells);
+            if (!is_float && !problem.forward_only) set.gradient = gpu::buffer_t<float>(ledger, cells);
             set.partial = gpu::buffer_t<double2>(ledger, finish_blocks(problem.rows));
             std::int64_t candidates = 0;
             for (int peer = 0; peer < problem.world_size; ++peer)
@@ -94,7 +94,7 @@ class basic_engine_t final : public gpu::device_step_t {
         for (int i = 0; i < sets(); ++i) {
             auto const& rows = set_[i].rows;
             begin_rows(rows, set_[i].inverse_norms.data(), ladder_, stream);
-            clear(rows.gradient, problem_.rows * std::int64_t(problem_.dims) * 4, stream);
+            if (!problem_.forward_only) clear(rows.gradient, problem_.rows * std::int64_t(problem_.dims) * 4, stream);
         }
         clear(counts_.data(), counts_.bytes(), stream);
         walker_.clear(stream);
@@ -161,6 +161,7 @@ class basic_engine_t final : public gpu::device_step_t {
             add_count_kernel<<<1, 1, 0, stream>>>(totals + (problem_.form == form_t::sup_con_k), mean_over_.data());
             gpu::check_launch("add_count_kernel");
         }
+        if (is_nce() && problem_.forward_only) return;  // its loss follows from the maxima's sums
         visit(block, is_nce() ? pass_t::softmax_k : is_grouped() ? pass_t::groups_k : pass_t::sigmoid_k, stream);
     }
 
@@ -171,8 +172,8 @@ class basic_engine_t final : public gpu::device_step_t {
         for (int i = 0; i < sets(); ++i) {
             auto const& set = set_[i];
             job.partial[i] = set.partial.data();
-            finish_rows(set.rows, problem_, problem_.rows, ladder_, scale_, mean_over, set.input.gradient,
-                        set.partial.data(), stream);
+            finish_rows(set.rows, problem_, problem_.rows, ladder_, scale_, mean_over,
+                        problem_.forward_only ? nullptr : set.input.gradient, set.partial.data(), stream);
         }
         scalars_kernel<<<1, 1024, 0, stream>>>(job);
         gpu::check_launch("scalars_kernel");

@@ -84,7 +84,7 @@ static __global__ void __launch_bounds__(finish_threads_k)
                     logs += double(ladder.weights[prefix]) * log1p(exp2(ratio)) / double(ln2_k);
                 }
             }
-            for (int i = begin + lane * 2; i < column; i += 64) {
+            for (int i = begin + lane * 2; output && i < column; i += 64) {  // forward only: no output
                 float2 value = {0, 0};
                 if (inside) {
                     std::uint32_t const x =

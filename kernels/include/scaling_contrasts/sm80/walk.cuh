@@ -104,7 +104,7 @@ class walker_t {
                 a.triangle = symmetric && a.first_row == a.first_column;
                 kernels_.score(a, pass, stream);
                 if (gathers(pass)) merge_maxima(a, both_sides && !a.triangle, pass, stream);
-                else kernels_.multiply(a, both_sides && !a.triangle, stream);
+                else if (!problem_.forward_only) kernels_.multiply(a, both_sides && !a.triangle, stream);
             }
     }
 

@@ -138,7 +138,7 @@ class sm90_two_set_engine_t {
 
     gpu_status_t plan(gpu_problem_t const& p, bool forward_only, two_set_tuning_t const& tuning) {
         auto refuse = [](char const* why) { return gpu_status_t{status_t::unsupported_k, std::string("sm90: ") + why}; };
-        if (p.loss == loss_t::one_set_sigmoid_k) return refuse("one_set_sigmoid has an engine of its own");
+        if (p.loss != loss_t::two_set_sigmoid_k && p.loss != loss_t::info_nce_k) return refuse("a loss over two sets");
         if (p.rows < 1 || p.live > p.rows || p.rows > (1u << 22)) return refuse("rows must be 1 to 4194304, live at most rows");
         if (p.dims < 64 || p.dims % 64 || p.dims > 4096) return refuse("dims must be a multiple of 64 up to 4096");
         if (p.prefix_count < 1 || p.prefix_count > uint32_t(max_prefixes_k)) return refuse("1 to 16 prefixes");
