@@ -46,8 +46,6 @@ class sm90_two_set_engine_t {
         lay_out(static_cast<uint8_t*>(scratch));
         int device = 0, major = 0;
         if (auto s = check(cudaGetDevice(&device), "cudaGetDevice"); !s) return s;
-        if (auto s = check(cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute"); !s)
-            return s;
         if (auto s = check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute"); !s)
             return s;
         if (major != 9) return {status_t::unsupported_k, "the sm90 engine needs a GPU of compute capability 9.0"};
@@ -65,7 +63,21 @@ class sm90_two_set_engine_t {
                                "cudaFuncSetAttribute");
                 !s)
                 return s;
-        return {};
+        cudaLaunchAttribute cluster;
+        cluster.id = cudaLaunchAttributeClusterDimension;
+        cluster.val.clusterDim = {cluster_k, 1, 1};
+        cudaLaunchConfig_t config = {};
+        config.gridDim = 1024 * cluster_k;
+        config.blockDim = sm90::two_set::threads_k;
+        config.dynamicSmemBytes = shared_bytes_k;
+        config.attrs = &cluster;
+        config.numAttrs = 1;
+        if (auto s = check(cudaOccupancyMaxActiveClusters(&clusters_, kernel_of(pass_t::sigmoid_k), &config),
+                           "cudaOccupancyMaxActiveClusters");
+            !s)
+            return s;
+        clusters_ = std::min(clusters_, most_ctas_k / cluster_k);
+        return clusters_ > 0 ? gpu_status_t{} : gpu_status_t{status_t::unsupported_k, "sm90: no CTA fits on this GPU"};
     }
 
     /// Starts a step on this GPU's pairs. `scale` and `bias` are read on the device, in every step.
@@ -118,6 +130,7 @@ class sm90_two_set_engine_t {
     using params_t = sm90::two_set::params_t;
     using maps_t = sm90::two_set::maps_t;
     using kernel_t = void(maps_t, params_t);
+    static constexpr int cluster_k = sm90::two_set::cluster_k, most_ctas_k = 256;
     static constexpr int shared_bytes_k = int(sizeof(sm90::two_set::shared_t)) + 1024;
 
     static gpu_status_t check(cudaError_t error, char const* what) {
@@ -191,7 +204,7 @@ class sm90_two_set_engine_t {
         a.superblocks = ((row_live + sm90::tile_k - 1) / sm90::tile_k + a.high - 1) / a.high * a.column_groups;
     }
     static size_t flag_words(params_t const& a, int row_live, int column_live) {
-        return 4 + size_t(a.superblocks) * 2 + size_t((row_live + 127) / 128 + (column_live + 127) / 128) * a.pieces * 2;
+        return size_t(a.superblocks) * 2 + size_t((row_live + 255) / 256 * 2 + (column_live + 255) / 256 * 2) * a.pieces * 2;
     }
 
     /// Assigns scratch from `base` on; returns its size.
@@ -216,7 +229,8 @@ class sm90_two_set_engine_t {
         }
         take(pairs_.partials, 3 * size_t(pairs_.partial_count));
         size_t const cleared = at;  // zeroed in every step
-        take(sums_, 3 * (rows / 128));
+        pairs_.sum_count = most_ctas_k * 8;
+        take(sums_, 3 * size_t(pairs_.sum_count));
         for (auto& side : pairs_.side) {
             if (pairs_.nce) take(side.bins, statistics * sm90::two_set::bins_k);
             if (ladder_ && !forward_only_) take(side.s, statistics);
@@ -277,30 +291,39 @@ class sm90_two_set_engine_t {
         size_t const flags = flag_words(a, row.live, column.live);
         if (flags > flag_words_)
             return {status_t::unsupported_k, "sm90: a block has more pairs than candidate_rows said"};
-        a.next_item = flags_;
-        a.scored = a.next_item + 4;
+        a.scored = flags_;
         a.consumed = a.scored + a.superblocks;
         a.turn = a.consumed + a.superblocks;
         maps_t maps;
         if (auto s = map(maps.row, row, 128, 1); !s) return s;
-        if (auto s = map(maps.column, column, 256, 1); !s) return s;
-        if (auto s = map(maps.row_slab, row, 64, 4); !s) return s;
-        if (auto s = map(maps.column_slab, column, 64, 4); !s) return s;
+        if (auto s = map(maps.column, column, 256 / cluster_k, 1); !s) return s;
+        if (auto s = map(maps.row_slab, row, 64, 4 / cluster_k); !s) return s;
+        if (auto s = map(maps.column_slab, column, 64, 4 / cluster_k); !s) return s;
         if (auto s = check(cudaMemsetAsync(flags_, 0, flags * sizeof(uint32_t), stream), "cudaMemsetAsync"); !s) return s;
-        kernel_of(pass)<<<sms_, sm90::two_set::threads_k, shared_bytes_k, stream>>>(maps, a);
+        cudaLaunchAttribute cluster;
+        cluster.id = cudaLaunchAttributeClusterDimension;
+        cluster.val.clusterDim = {cluster_k, 1, 1};
+        cudaLaunchConfig_t config = {};
+        config.gridDim = clusters_ * cluster_k;
+        config.blockDim = sm90::two_set::threads_k;
+        config.dynamicSmemBytes = shared_bytes_k;
+        config.stream = stream;
+        config.attrs = &cluster;
+        config.numAttrs = 1;
+        auto const launched = cudaLaunchKernelEx(&config, kernel_of(pass), maps, a);
         if (a.output) {
             if (rows_mine) pairs_.side[0].accumulate = true;
             if (columns_mine) pairs_.side[1].accumulate = true;
         }
-        return check(cudaGetLastError(), "step_kernel");
+        return check(launched, "step_kernel");
     }
 
     gpu_problem_t problem_;
     params_t a_ = {};
     sm90::two_set::pairs_t pairs_ = {};
     bool forward_only_ = false, ladder_ = false;
-    int sms_ = 0;
-    int64_t* sums_ = nullptr;
+    int clusters_ = 0;  // that fit on the GPU at once
+    double* sums_ = nullptr;
     uint32_t* flags_ = nullptr;
     size_t flag_words_ = 0, cleared_bytes_ = 0;
     void* cleared_ = nullptr;

@@ -21,7 +21,8 @@ struct pairs_t {
     float omega[max_prefixes_k], weight;
     double rows_everywhere;
     float const *t, *b;
-    int64_t const* sums;  // [row block][3]
+    double const* sums;   // [sum_count][3]: loss, slopes, slopes times cosine
+    int sum_count;
     double* partials;     // [blocks of the positives' kernel][3]
     int partial_count;
     int pieces;
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(rows_threads_k) prepare_kernel(pairs_t const _
 /// info_nce, after the first pass over all blocks: sums of both sides, one thread a row. Grid: (padded / 256, prefixes, 2).
 __global__ void __launch_bounds__(rows_threads_k) log_sums_kernel(pairs_t const __grid_constant__ a) {
     int const row = blockIdx.x * rows_threads_k + threadIdx.x, p = blockIdx.y, which = blockIdx.z;
-    float const t2 = *a.t * log2e_k;
+    float const t2 = scales_of(a).t2;
     bin_scale_t const bins = bin_scale(t2);
     int64_t const at = int64_t(p) * a.side[0].padded + row;
     double const x = double(a.cosine[at]) * double(t2);
@@ -138,12 +139,10 @@ __global__ void __launch_bounds__(rows_threads_k) positives_kernel(pairs_t const
 /// Loss, dL/dt and dL/db: this GPU's part of the global mean. One block.
 __global__ void __launch_bounds__(1024) scalars_kernel(pairs_t const __grid_constant__ a) {
     __shared__ double part[32];
-    double const unit = 1.0 / double(scales_of(a).sum);  // a power of two
     constexpr int place[3] = {0, 2, 1};  // in `sums`
     for (int k = 0; k < 3; ++k) {
         double sum = 0.0;
-        for (int i = threadIdx.x; i < a.side[0].blocks(); i += 1024)
-            sum += double(a.sums[3 * int64_t(i) + place[k]]) * unit;
+        for (int i = threadIdx.x; i < a.sum_count; i += 1024) sum += a.sums[3 * i + place[k]];
         for (int i = threadIdx.x; i < a.partial_count; i += 1024) sum += a.partials[3 * int64_t(i) + k];
         sum = sum_over_warp(sum);
         __syncthreads();

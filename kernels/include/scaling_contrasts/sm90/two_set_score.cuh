@@ -135,9 +135,10 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         if (a.sums) {
             float const loss = sum_over_warp(totals.loss), slope = sum_over_warp(totals.slope),
                         product = sum_over_warp(totals.product) / scale.t2;
-            if (lane < 3)
-                ptx::red_add(a.sums + 3 * int64_t(item.row) + lane,
-                             __float2ll_rn((lane == 0 ? loss : lane == 1 ? slope : product) * scale.sum));
+            if (lane < 3) {
+                uint32_t const at = c.base + at_sums_k + ((c.wg * 4 + c.warp) * 3 + lane) * 8;
+                ptx::store_double(at, ptx::load_double(at) + double(lane == 0 ? loss : lane == 1 ? slope : product));
+            }
         }
         if constexpr (ladder_)
             if (a.output) {  // suffix sums, last plane first, in fp32, so that a plane is rounded once
