@@ -207,6 +207,7 @@ void run(case_t const& c) {
         std::unique_ptr<array_t<float>> scalars;
         sm90_two_set_engine_t engine, forward;
         size_t bytes = 0, forward_bytes = 0;
+        uint32_t live = 0;
     };
     std::vector<gpu_t> gpu(gpus);
     array_t<bf16_t> packed[2] = {array_t<bf16_t>(n * c.dims), array_t<bf16_t>(n * c.dims)};
@@ -232,7 +233,7 @@ void run(case_t const& c) {
         gpu_problem_t p;
         p.loss = c.loss;
         p.rows = uint32_t(rows);
-        p.live = uint32_t(live);
+        p.live = it.live = uint32_t(live);
         p.dims = uint32_t(c.dims);
         p.prefix_count = uint32_t(c.ladder.size());
         for (size_t i = 0; i < c.ladder.size(); ++i) {
@@ -255,13 +256,24 @@ void run(case_t const& c) {
     auto step = [&](sm90_two_set_engine_t gpu_t::* which) {
         for (gpu_t& it : gpu)
             CALL((it.*which).begin(it.x[0]->get(), it.x[1]->get(), tb.get(), tb.get() + 1, stream));
+        // every GPU's own block first, then the others'
+        auto for_each_block = [&](auto visit) {
+            for (bool own : {true, false})
+                for (gpu_t& it : gpu)
+                    for (gpu_t& other : gpu) {
+                        if ((&it == &other) != own) continue;
+                        auto const& theirs = other.*which;
+                        visit(it.*which, two_set_block_t{{other.x[0]->get(), other.x[1]->get()},
+                                                         {theirs.log_sums(0), theirs.log_sums(1)},
+                                                         other.live,
+                                                         own});
+                    }
+        };
         if (s.nce) {
-            for (gpu_t& it : gpu)
-                for (gpu_t& other : gpu) CALL((it.*which).sums(other.*which, stream));
+            for_each_block([&](auto& engine, auto const& block) { CALL(engine.sums(block, stream)); });
             for (gpu_t& it : gpu) CALL((it.*which).close_sums(stream));
         }
-        for (gpu_t& it : gpu)
-            for (gpu_t& other : gpu) CALL((it.*which).score(other.*which, stream));
+        for_each_block([&](auto& engine, auto const& block) { CALL(engine.score(block, stream)); });
         for (gpu_t& it : gpu)
             CALL((it.*which).finish(it.gradient[0]->get(), it.gradient[1]->get(), it.scalars->get(), stream));
     };

@@ -6,7 +6,7 @@
 //   score    for every block of pairs: weights of a superblock, then their products, superblock by superblock
 //   finish   norm corrections, positives, rounding, scalars
 //
-// A block is another GPU's pairs or this one's own. Each GPU sums the gradients of its own images and captions, and counts the cells of its own
+// A block is another GPU's pairs or this one's own, which comes first. Each GPU sums the gradients of its own images and captions, and counts the cells of its own
 // images. Forward only, `score` and `finish` leave gradients alone; info_nce then gives the loss and no dL/dt.
 #pragma once
 #include <algorithm>
@@ -15,6 +15,7 @@
 
 #include <cuda_runtime.h>
 
+#include "scaling_contrasts/gpu/prep.cuh"
 #include "scaling_contrasts/sm90/problem.cuh"
 #include "scaling_contrasts/sm90/two_set_kernel.cuh"
 #include "scaling_contrasts/sm90/two_set_rows.cuh"
@@ -27,6 +28,14 @@ struct two_set_tuning_t {
     int ring = 3;            ///< superblocks of weights in memory
     int lag = 1;             ///< superblocks that the gradient lags behind
     bool general = false;    ///< take the general path for one prefix, too (tests)
+};
+
+/// A block of pairs: this GPU's own or another's, in memory of this GPU.
+struct two_set_block_t {
+    void const* embeddings[2] = {};    ///< images, captions: [live][dims]
+    float const* log_sums[2] = {};     ///< info_nce's scores: as log_sums() of the block's GPU gave them
+    uint32_t live = 0;
+    bool own = false;
 };
 
 class sm90_two_set_engine_t {
@@ -92,18 +101,21 @@ class sm90_two_set_engine_t {
         sm90::two_set::prepare_kernel<<<padded() / 8, sm90::two_set::rows_threads_k, 0, stream>>>(pairs_);
         return check(cudaGetLastError(), "prepare_kernel");
     }
-    /// info_nce: sums over one block, `other`'s pairs, whose begin() came before.
-    gpu_status_t sums(sm90_two_set_engine_t const& other, cudaStream_t stream) { return visit(other, pass_t::sums_k, stream); }
+    /// info_nce: sums over one block.
+    gpu_status_t sums(two_set_block_t const& block, cudaStream_t stream) { return visit(block, pass_t::sums_k, stream); }
     /// After the sums over all blocks; before any score.
     gpu_status_t close_sums(cudaStream_t stream) {
         sm90::two_set::log_sums_kernel<<<dim3(padded() / sm90::two_set::rows_threads_k, pairs_.prefixes, 2), sm90::two_set::rows_threads_k, 0,
                                    stream>>>(pairs_);
         return check(cudaGetLastError(), "log_sums_kernel");
     }
-    /// Scores one block, `other`'s pairs (which may be this engine's), and adds its part of the gradients.
-    gpu_status_t score(sm90_two_set_engine_t const& other, cudaStream_t stream) {
+    /// What close_sums() leaves for other GPUs, of images (0) or captions (1): log_sum_count() floats.
+    float const* log_sums(int set) const { return pairs_.log_sums[set]; }
+    int64_t log_sum_count() const { return int64_t(padded()) * pairs_.prefixes; }
+    /// Scores one block and adds its part of the gradients.
+    gpu_status_t score(two_set_block_t const& block, cudaStream_t stream) {
         if (pairs_.nce && forward_only_) return {};
-        return visit(other, pairs_.nce ? pass_t::softmax_k : pass_t::sigmoid_k, stream);
+        return visit(block, pairs_.nce ? pass_t::softmax_k : pass_t::sigmoid_k, stream);
     }
     /// Writes the gradients ([rows][dims], bf16 or fp32) and {loss, dL/dt, dL/db}: this GPU's part of the global mean.
     /// `scalars_double`, where given, gets the same in double. Forward only, the gradients stay untouched.
@@ -169,6 +181,8 @@ class sm90_two_set_engine_t {
         a_.dims = pairs_.dims = int(p.dims);
         a_.columns = pairs_.columns = int(p.prefixes[p.prefix_count - 1]);
         a_.rows_everywhere = pairs_.rows_everywhere = double(p.total_live);
+        norms_of_.count = a_.prefixes;
+        norms_of_.dims = a_.dims;
         a_.output = !forward_only;
         pairs_.nce = p.loss == loss_t::info_nce_k;
         pairs_.rows = int(p.rows);
@@ -179,6 +193,7 @@ class sm90_two_set_engine_t {
             a_.slabs[i] = (end - begin) / sm90::slab_k;
             a_.omega[i] = pairs_.omega[i] = p.prefix_weights[i] / p.prefix_weights[0];
             pairs_.end[i] = end;
+            norms_of_.bands[size_t(i)] = {begin, end};
             for (int column = begin; column < end; column += sm90::piece_k) {
                 auto const piece = sm90::two_set::piece_t{int16_t(i), int16_t(column), int16_t(std::min(sm90::piece_k, end - column))};
                 a_.piece[a_.pieces++] = piece;
@@ -227,6 +242,8 @@ class sm90_two_set_engine_t {
             pairs_.side[k].inverse = pairs_.inverse[k];
             pairs_.side[k].log_sums = pairs_.log_sums[k];
         }
+        for (auto& inverse : candidate_inverse_)
+            take(inverse, size_t(problem_.candidate_rows + 255) / 256 * 256 * a_.prefixes);
         take(pairs_.partials, 3 * size_t(pairs_.partial_count));
         size_t const cleared = at;  // zeroed in every step
         pairs_.sum_count = most_ctas_k * 8;
@@ -264,10 +281,22 @@ class sm90_two_set_engine_t {
                                          " (embeddings must be 16-byte aligned)"};
     }
 
-    gpu_status_t visit(sm90_two_set_engine_t const& other, pass_t pass, cudaStream_t stream) {
+    gpu_status_t visit(two_set_block_t const& block, pass_t pass, cudaStream_t stream) {
         auto const& mine = pairs_.side;
-        auto const& theirs = other.pairs_.side;
-        if (&other == this) return launch(mine[0], mine[1], true, true, true, pass, stream);
+        if (block.own) return launch(mine[0], mine[1], true, true, true, pass, stream);
+        if (block.live > problem_.candidate_rows)
+            return {status_t::unsupported_k, "sm90: a block has more pairs than candidate_rows said"};
+        sm90::two_set::side_t theirs[2] = {};
+        for (int k = 0; k < 2; ++k) {
+            auto& side = theirs[k];
+            side.x = static_cast<__nv_bfloat16 const*>(block.embeddings[k]);
+            side.inverse = candidate_inverse_[k];
+            side.log_sums = block.log_sums[k];
+            side.live = int(block.live);
+            side.padded = int((problem_.candidate_rows + 255) / 256 * 256);
+            gpu::find_inverse_norms(reinterpret_cast<bf16_t const*>(side.x), side.live, side.padded, norms_of_,
+                                    candidate_inverse_[k], stream);
+        }
         if (auto s = launch(mine[0], theirs[1], true, false, false, pass, stream); !s) return s;
         return launch(theirs[0], mine[1], false, true, false, pass, stream);
     }
@@ -289,8 +318,7 @@ class sm90_two_set_engine_t {
         plan_superblocks(a, row.live, column.live);
         a.ring = std::min(a.ring, a.superblocks);
         size_t const flags = flag_words(a, row.live, column.live);
-        if (flags > flag_words_)
-            return {status_t::unsupported_k, "sm90: a block has more pairs than candidate_rows said"};
+        if (flags > flag_words_) return {status_t::unsupported_k, "sm90: a block needs more flags than were laid out"};
         a.scored = flags_;
         a.consumed = a.scored + a.superblocks;
         a.turn = a.consumed + a.superblocks;
@@ -324,6 +352,8 @@ class sm90_two_set_engine_t {
     bool forward_only_ = false, ladder_ = false;
     int clusters_ = 0;  // that fit on the GPU at once
     double* sums_ = nullptr;
+    float* candidate_inverse_[2] = {};
+    ladder_t norms_of_;
     uint32_t* flags_ = nullptr;
     size_t flag_words_ = 0, cleared_bytes_ = 0;
     void* cleared_ = nullptr;
