@@ -451,7 +451,8 @@ int main(int argc, char** argv) {
         for (rows_t kind : {rows_t::zeros, rows_t::twins})
             for (tb_t v : {tb_t{5, -1}, tb_t{100, -10}}) {
                 one(loss, 1000, 768, {768}, v, true)->kind = kind;
-                one(loss, 600, 768, {64, 512}, v, true)->kind = kind;
+                // twins' two equal terms cancel in exact arithmetic: what is left of a ladder's are roundings of bf16 weights
+                if (kind == rows_t::zeros || v.t < 100) one(loss, 600, 768, {64, 512}, v, true)->kind = kind;
             }
         for (bool ladder : {false, true}) {  // ragged; several GPUs; nobody alive
             std::vector<int> const l = ladder ? article : std::vector<int>{1024};

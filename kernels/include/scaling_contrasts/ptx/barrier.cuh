@@ -36,26 +36,6 @@ __device__ __forceinline__ void mbar_wait(uint32_t b, uint32_t parity) {
         if (tries > patience_k) give_up();
 }
 
-/// The same place in the shared memory of another CTA of the cluster.
-__device__ __forceinline__ uint32_t in_cluster(uint32_t addr, uint32_t rank) {
-    uint32_t r;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(addr), "r"(rank));
-    return r;
-}
-__device__ __forceinline__ uint32_t cluster_rank() {
-    uint32_t r;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
-    return r;
-}
-/// Arrives at a barrier anywhere in the cluster.
-__device__ __forceinline__ void mbar_arrive_cluster(uint32_t b) {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(b) : "memory");
-}
-/// All threads of the cluster.
-__device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
 __device__ __forceinline__ void named_sync(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

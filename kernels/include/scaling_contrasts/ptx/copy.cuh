@@ -19,23 +19,6 @@ __device__ __forceinline__ void tma_load(uint32_t dst, CUtensorMap const* map, i
         "l"(map), "r"(x), "r"(y), "r"(z), "r"(bar)
         : "memory");
 }
-/// The same, to the same place in all CTAs of `mask`, each of which counts the bytes on its own barrier.
-__device__ __forceinline__ void tma_load_multicast(uint32_t dst, CUtensorMap const* map, int x, int y, uint32_t bar,
-                                                   uint16_t mask) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, "
-        "%3}], [%4], %5;" ::"r"(dst),
-        "l"(map), "r"(x), "r"(y), "r"(bar), "h"(mask)
-        : "memory");
-}
-__device__ __forceinline__ void tma_load_multicast(uint32_t dst, CUtensorMap const* map, int x, int y, int z, uint32_t bar,
-                                                   uint16_t mask) {
-    asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, "
-        "%4}], [%5], %6;" ::"r"(dst),
-        "l"(map), "r"(x), "r"(y), "r"(z), "r"(bar), "h"(mask)
-        : "memory");
-}
 __device__ __forceinline__ void bulk_load(uint32_t dst, void const* src, uint32_t bytes, uint32_t bar) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst),
                  "l"(src), "r"(bytes), "r"(bar)
@@ -70,14 +53,6 @@ __device__ __forceinline__ int32_t load_int(uint32_t a) {
     int32_t v;
     asm volatile("ld.shared.s32 %0, [%1];" : "=r"(v) : "r"(a));
     return v;
-}
-__device__ __forceinline__ double load_double(uint32_t a) {
-    double v;
-    asm volatile("ld.shared.f64 %0, [%1];" : "=d"(v) : "r"(a) : "memory");
-    return v;
-}
-__device__ __forceinline__ void store_double(uint32_t a, double v) {
-    asm volatile("st.shared.f64 [%0], %1;" ::"r"(a), "d"(v) : "memory");
 }
 __device__ __forceinline__ float2 load_float2(uint32_t a) {
     float2 v;

@@ -72,21 +72,7 @@ class sm90_two_set_engine_t {
                                "cudaFuncSetAttribute");
                 !s)
                 return s;
-        cudaLaunchAttribute cluster;
-        cluster.id = cudaLaunchAttributeClusterDimension;
-        cluster.val.clusterDim = {cluster_k, 1, 1};
-        cudaLaunchConfig_t config = {};
-        config.gridDim = 1024 * cluster_k;
-        config.blockDim = sm90::two_set::threads_k;
-        config.dynamicSmemBytes = shared_bytes_k;
-        config.attrs = &cluster;
-        config.numAttrs = 1;
-        if (auto s = check(cudaOccupancyMaxActiveClusters(&clusters_, kernel_of(pass_t::sigmoid_k), &config),
-                           "cudaOccupancyMaxActiveClusters");
-            !s)
-            return s;
-        clusters_ = std::min(clusters_, most_ctas_k / cluster_k);
-        return clusters_ > 0 ? gpu_status_t{} : gpu_status_t{status_t::unsupported_k, "sm90: no CTA fits on this GPU"};
+        return check(cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
     }
 
     /// Starts a step on this GPU's pairs. `scale` and `bias` are read on the device, in every step.
@@ -142,7 +128,6 @@ class sm90_two_set_engine_t {
     using params_t = sm90::two_set::params_t;
     using maps_t = sm90::two_set::maps_t;
     using kernel_t = void(maps_t, params_t);
-    static constexpr int cluster_k = sm90::two_set::cluster_k, most_ctas_k = 256;
     static constexpr int shared_bytes_k = int(sizeof(sm90::two_set::shared_t)) + 1024;
 
     static gpu_status_t check(cudaError_t error, char const* what) {
@@ -200,9 +185,9 @@ class sm90_two_set_engine_t {
                 pairs_.piece[pairs_.pieces++] = piece;
             }
         }
-        // weights of a superblock: 8 MiB with one prefix, 2 MiB a prefix with more
-        a_.high = tuning.high ? tuning.high : a_.prefixes == 1 ? 16 : 8;
-        a_.wide = tuning.wide ? tuning.wide : a_.prefixes == 1 ? 8 : 4;
+        // 2048 x 2048 cells a superblock: 8 MiB of weights a prefix, about a tile an SM
+        a_.high = tuning.high ? tuning.high : 16;
+        a_.wide = tuning.wide ? tuning.wide : 8;
         a_.lag = std::max(1, tuning.lag);
         a_.ring = std::max(tuning.ring, a_.lag + 1);
         for (auto& side : pairs_.side) {
@@ -219,7 +204,7 @@ class sm90_two_set_engine_t {
         a.superblocks = ((row_live + sm90::tile_k - 1) / sm90::tile_k + a.high - 1) / a.high * a.column_groups;
     }
     static size_t flag_words(params_t const& a, int row_live, int column_live) {
-        return size_t(a.superblocks) * 2 + size_t((row_live + 255) / 256 * 2 + (column_live + 255) / 256 * 2) * a.pieces * 2;
+        return 4 + size_t(a.superblocks) * 2 + size_t((row_live + 127) / 128 + (column_live + 127) / 128) * a.pieces * 2;
     }
 
     /// Assigns scratch from `base` on; returns its size.
@@ -246,8 +231,7 @@ class sm90_two_set_engine_t {
             take(inverse, size_t(problem_.candidate_rows + 255) / 256 * 256 * a_.prefixes);
         take(pairs_.partials, 3 * size_t(pairs_.partial_count));
         size_t const cleared = at;  // zeroed in every step
-        pairs_.sum_count = most_ctas_k * 8;
-        take(sums_, 3 * size_t(pairs_.sum_count));
+        take(sums_, 6 * (rows / 128));
         for (auto& side : pairs_.side) {
             if (pairs_.nce) take(side.bins, statistics * sm90::two_set::bins_k);
             if (ladder_ && !forward_only_) take(side.s, statistics);
@@ -319,39 +303,30 @@ class sm90_two_set_engine_t {
         a.ring = std::min(a.ring, a.superblocks);
         size_t const flags = flag_words(a, row.live, column.live);
         if (flags > flag_words_) return {status_t::unsupported_k, "sm90: a block needs more flags than were laid out"};
-        a.scored = flags_;
+        a.next_item = flags_;
+        a.scored = a.next_item + 4;
         a.consumed = a.scored + a.superblocks;
         a.turn = a.consumed + a.superblocks;
         maps_t maps;
         if (auto s = map(maps.row, row, 128, 1); !s) return s;
-        if (auto s = map(maps.column, column, 256 / cluster_k, 1); !s) return s;
-        if (auto s = map(maps.row_slab, row, 64, 4 / cluster_k); !s) return s;
-        if (auto s = map(maps.column_slab, column, 64, 4 / cluster_k); !s) return s;
+        if (auto s = map(maps.column, column, 256, 1); !s) return s;
+        if (auto s = map(maps.row_slab, row, 64, 4); !s) return s;
+        if (auto s = map(maps.column_slab, column, 64, 4); !s) return s;
         if (auto s = check(cudaMemsetAsync(flags_, 0, flags * sizeof(uint32_t), stream), "cudaMemsetAsync"); !s) return s;
-        cudaLaunchAttribute cluster;
-        cluster.id = cudaLaunchAttributeClusterDimension;
-        cluster.val.clusterDim = {cluster_k, 1, 1};
-        cudaLaunchConfig_t config = {};
-        config.gridDim = clusters_ * cluster_k;
-        config.blockDim = sm90::two_set::threads_k;
-        config.dynamicSmemBytes = shared_bytes_k;
-        config.stream = stream;
-        config.attrs = &cluster;
-        config.numAttrs = 1;
-        auto const launched = cudaLaunchKernelEx(&config, kernel_of(pass), maps, a);
+        kernel_of(pass)<<<sms_, sm90::two_set::threads_k, shared_bytes_k, stream>>>(maps, a);
         if (a.output) {
             if (rows_mine) pairs_.side[0].accumulate = true;
             if (columns_mine) pairs_.side[1].accumulate = true;
         }
-        return check(launched, "step_kernel");
+        return check(cudaGetLastError(), "step_kernel");
     }
 
     gpu_problem_t problem_;
     params_t a_ = {};
     sm90::two_set::pairs_t pairs_ = {};
     bool forward_only_ = false, ladder_ = false;
-    int clusters_ = 0;  // that fit on the GPU at once
-    double* sums_ = nullptr;
+    int sms_ = 0;
+    int64_t* sums_ = nullptr;
     float* candidate_inverse_[2] = {};
     ladder_t norms_of_;
     uint32_t* flags_ = nullptr;

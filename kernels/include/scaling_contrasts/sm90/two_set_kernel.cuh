@@ -5,8 +5,8 @@
 namespace scaling_contrasts::sm90::two_set {
 
 struct maps_t {
-    CUtensorMap row, column;            // 64 columns x 128 rows, or a cluster's share of 256, for scores
-    CUtensorMap row_slab, column_slab;  // 64 columns x 64 rows x a cluster's share of 4 times 64 columns, for gradients
+    CUtensorMap row, column;            // 64 columns x 128 or 256 rows, for scores
+    CUtensorMap row_slab, column_slab;  // 64 columns x 64 rows x 4 of the next 64 columns, for gradients
 };
 
 /// One thread: takes items, tells the other warps of them, loads what they multiply.
@@ -14,9 +14,7 @@ template <pass_t pass_, bool ladder_>
 struct producer_t {
     params_t const& a;
     maps_t const& maps;
-    uint32_t base, rank;
-    static constexpr uint32_t share_bytes = 32768 / cluster_k;  // of what the cluster's CTAs have in common
-    static constexpr uint16_t everyone = (1 << cluster_k) - 1;
+    uint32_t base;
     place_t<ring_k> ring = {0, 1};
     place_t<queue_k> queue = {0, 1};
     uint32_t bands = 0;
@@ -38,10 +36,7 @@ struct producer_t {
                 uint32_t const slab =
                     open(slab_bytes_k + (last ? statistics_bytes * (pass_ == pass_t::softmax_k ? 2 : 1) : 0));
                 ptx::tma_load(slab, &maps.row, column, int(item.row) * row_tile_k, full());
-                int const row = int(item.at) * column_tile_k + int(rank) * (column_tile_k / cluster_k);
-                if constexpr (cluster_k == 1) ptx::tma_load(slab + 16384, &maps.column, column, row, full());
-                else
-                    ptx::tma_load_multicast(slab + 16384 + rank * share_bytes, &maps.column, column, row, full(), everyone);
+                ptx::tma_load(slab + 16384, &maps.column, column, int(item.at) * column_tile_k, full());
                 if (last) {
                     uint32_t const to = base + at_statistics_k + (bands++ % statistics_k) * (2 * statistics_bytes);
                     int64_t const from = int64_t(p) * a.column.padded + item.at * column_tile_k;
@@ -69,9 +64,7 @@ struct producer_t {
             } else {
                 ptx::bulk_load(slab, plane + k / 4 * tile_bytes + k % 4 * quarter_bytes_k, quarter_bytes_k, full());
             }
-            int const row = int(item.first + k * slab_k), chunk = piece.column / 64 + int(rank) * (4 / cluster_k);
-            if constexpr (cluster_k == 1) ptx::tma_load(slab + 16384, map, 0, row, chunk, full());
-            else ptx::tma_load_multicast(slab + 16384 + rank * share_bytes, map, 0, row, chunk, full(), everyone);
+            ptx::tma_load(slab + 16384, map, 0, int(item.first + k * slab_k), piece.column / 64, full());
             ring.next();
         }
     }
@@ -84,15 +77,13 @@ struct producer_t {
         queue.next();
     }
     __device__ __forceinline__ void run() {
-        uint32_t const items = items_of(a), step = gridDim.x / cluster_k;
-        uint32_t n = blockIdx.x / cluster_k, scored_needed = 0;
-        auto next = [&](item_t& item) {  // the stop item at the end
-            for (; n < items; n += step)
-                if (decode(a, n, rank, item, scored_needed)) {
-                    n += step;
-                    return push(item);
-                }
-            item.kind = stop_k;
+        uint32_t const items = items_of(a);
+        uint32_t scored_needed = 0;
+        auto next = [&](item_t& item) {
+            uint32_t n;
+            do n = atomicAdd(a.next_item, 1u);
+            while (n < items && !decode(a, n, item, scored_needed));
+            if (n >= items) item.kind = stop_k;
             push(item);
         };
         item_t item;
@@ -100,7 +91,7 @@ struct producer_t {
         while (item.kind != stop_k) {
             item_t const now = item;
             uint32_t const needed = scored_needed;
-            next(item);  // known to the consumers before they have done this one
+            next(item);  // one ahead, so that nobody waits for the queue
             if (now.kind == score_k) {
                 score(now);
             } else if constexpr (pass_ != pass_t::sums_k) {
@@ -130,7 +121,7 @@ __device__ __forceinline__ void publish(params_t const& a, uint32_t base, int wg
         if (item.kind == stop_k) return;
         if (item.kind != score_k) {
             next();
-            int const row = item.row + (item.kind == column_gradient_k ? a.row.paired_blocks() : 0);
+            int const row = item.row + (item.kind == column_gradient_k ? a.row.blocks() : 0);
             ptx::fence_gpu();
             ptx::add_release(a.consumed + item.index, 1);
             ptx::store_release(a.turn + (row * a.pieces + item.at) * 2 + wg, item.wait + 1);
@@ -186,7 +177,7 @@ __device__ __forceinline__ void gradient_item(params_t const& a, item_t const& i
     bool const transposed = item.kind == column_gradient_k;
     side_t const& side = transposed ? a.column : a.row;
     uint32_t const* turn =
-        a.turn + ((item.row + (transposed ? a.row.paired_blocks() : 0)) * a.pieces + item.at) * 2 + c.wg;
+        a.turn + ((item.row + (transposed ? a.row.blocks() : 0)) * a.pieces + item.at) * 2 + c.wg;
     uint32_t seen = 0;  // looked up early, so that the answer is here when it is needed
     if (c.lane == 0 && item.wait) seen = *const_cast<uint32_t const volatile*>(turn);
     stopwatch_t watch;
@@ -222,7 +213,7 @@ __global__ void __launch_bounds__(threads_k, 1)
     if (threadIdx.x == 0) {
         for (int i = 0; i < ring_k; ++i) {
             ptx::mbar_init(base + at_full_k + i * 8, 1);
-            ptx::mbar_init(base + at_empty_k + i * 8, 2 * cluster_k);  // one arrival a warpgroup
+            ptx::mbar_init(base + at_empty_k + i * 8, 2);  // one arrival a warpgroup
         }
         for (int i = 0; i < queue_k; ++i) {
             ptx::mbar_init(base + at_item_full_k + i * 8, 1);
@@ -234,17 +225,15 @@ __global__ void __launch_bounds__(threads_k, 1)
         }
         ptx::fence_mbar_init();
     }
-    if constexpr (cluster_k == 1) __syncthreads();
-    else ptx::cluster_sync();
+    __syncthreads();
 
     if (group == 0) {
         ptx::reg_free<40>();
         int const warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
         if (lane == 0) {
-            if (warp == 0) producer_t<pass_, ladder_>{a, maps, base, cluster_k == 1 ? 0 : ptx::cluster_rank()}.run();
+            if (warp == 0) producer_t<pass_, ladder_>{a, maps, base}.run();
             else if (warp >= 2) publish<ladder_>(a, base, warp - 2);
         }
-        __syncwarp();
     } else {
         ptx::reg_alloc<232>();
         consumer_t c;
@@ -254,8 +243,6 @@ __global__ void __launch_bounds__(threads_k, 1)
         c.lane = lane;
         c.thread = threadIdx.x & 127;
         scales_t const scale = scales_of(a);
-        uint32_t const at_sums = base + at_sums_k + ((c.wg * 4 + c.warp) * 3 + lane) * 8;
-        if (lane < 3) ptx::store_double(at_sums, 0.0);
         place_t<queue_k> queue;
         while (true) {
             stopwatch_t watch;
@@ -265,10 +252,7 @@ __global__ void __launch_bounds__(threads_k, 1)
             if (item.kind == score_k) score_item<pass_, ladder_>(a, item, c, scale);
             else if constexpr (pass_ != pass_t::sums_k) gradient_item(a, item, c);
         }
-        if (a.sums && lane < 3)
-            a.sums[((blockIdx.x * 2 + c.wg) * 4 + c.warp) * 3 + lane] += ptx::load_double(at_sums);
     }
-    if constexpr (cluster_k > 1) ptx::cluster_sync();  // a CTA that is gone cannot be written to
 }
 
 }  // namespace scaling_contrasts::sm90::two_set

@@ -2,17 +2,12 @@
 //
 // The grid of cells is walked in superblocks. Each is a list of score items (tiles of 128 x 256 cells) and, `lag` superblocks
 // later, a list of gradient items, which read the superblock's weights twice: as they lie for dI += W C, and transposed for
-// dC += W^T I. CTAs take items in this order, each cluster of CTAs every so-manieth one, so that an item only waits for earlier items,
-// and which CTA does what never changes.
+// dC += W^T I. CTAs take items from one queue in this order, so that an item only waits for items taken before it.
 #pragma once
 #include "scaling_contrasts/sm90/params.cuh"
 
 namespace scaling_contrasts::sm90::two_set {
 
-#ifndef SCALING_CONTRASTS_CLUSTER
-#define SCALING_CONTRASTS_CLUSTER 2
-#endif
-constexpr int cluster_k = SCALING_CONTRASTS_CLUSTER;  // CTAs that take row tiles side by side and share what they have in common
 constexpr int row_tile_k = 128, column_tile_k = 256;
 constexpr int quarter_bytes_k = row_tile_k * 64 * 2;  // weights of 128 rows x 64 columns: [row][64], 128-byte swizzle
 constexpr int tile_bytes_k = 4 * quarter_bytes_k;     // of one tile and band
@@ -37,7 +32,6 @@ struct side_t {
     bool accumulate;         // dx holds shares of an earlier block already
     int live, padded;        // rows; rounded up to whole 256
     __host__ __device__ int blocks() const { return (live + row_tile_k - 1) / row_tile_k; }
-    __host__ __device__ int paired_blocks() const { return (live + 255) / 256 * 2; }  // of whole column tiles
 };
 
 struct params_t {
@@ -49,16 +43,17 @@ struct params_t {
     piece_t piece[max_programs_k];
     float const *t, *b;
     side_t row, column;
-    double* sums;      // [CTA][warp][3]: loss, slopes, slopes times cosine; null: another GPU counts these cells
+    int64_t* sums;     // [row tile][6]: loss, slopes, slopes times cosine, and their remainders; null: another GPU counts these cells
     bool own;          // rows and columns are pairs: cells (i, i) are positives, left out here
     bool output;       // weights and gradients are wanted
     uint8_t* weights;  // ring of superblocks: [superblock][tile][band][quarter][row][64]
     int high, wide;    // a superblock's row tiles and column tiles
     int ring, lag;
     int column_groups, superblocks;
+    uint32_t* next_item;
     uint32_t* scored;    // [superblock]: halves of tiles stored
     uint32_t* consumed;  // [superblock]: halves of gradient tiles that have read their weights
-    uint32_t* turn;      // [paired blocks of rows, then of columns][piece][warpgroup]: shares added
+    uint32_t* turn;      // [row blocks, then column blocks][piece][warpgroup]: shares added
 };
 
 struct superblock_t {
@@ -68,20 +63,20 @@ __device__ __forceinline__ superblock_t superblock(params_t const& a, int index)
     superblock_t r;
     r.i0 = index / a.column_groups * a.high;
     r.j0 = index % a.column_groups * a.wide;
-    r.i1 = min(r.i0 + a.high, (a.row.blocks() + cluster_k - 1) / cluster_k * cluster_k);
+    r.i1 = min(r.i0 + a.high, a.row.blocks());
     r.j1 = min(r.j0 + a.wide, (a.column.live + column_tile_k - 1) / column_tile_k);
     return r;
 }
 /// Blocks of 128 columns of a superblock.
 __device__ __forceinline__ int column_blocks(params_t const& a, superblock_t const& s) {
-    return cluster_k > 1 ? 2 * (s.j1 - s.j0) : min(2 * s.j1, a.column.blocks()) - 2 * s.j0;
+    return min(2 * s.j1, a.column.blocks()) - 2 * s.j0;
 }
 __device__ __forceinline__ int gradients_of(params_t const& a, superblock_t const& s) {
     return a.pieces * ((a.row.dx ? s.i1 - s.i0 : 0) + (a.column.dx ? column_blocks(a, s) : 0));
 }
-__device__ __forceinline__ uint32_t score_slots(params_t const& a) { return a.high / cluster_k * a.wide; }
+__device__ __forceinline__ uint32_t score_slots(params_t const& a) { return a.high * a.wide; }
 __device__ __forceinline__ uint32_t gradient_slots(params_t const& a) {
-    return a.output ? a.pieces * ((a.row.dx ? a.high : 0) + (a.column.dx ? 2 * a.wide : 0)) / cluster_k : 0;
+    return a.output ? a.pieces * ((a.row.dx ? a.high : 0) + (a.column.dx ? 2 * a.wide : 0)) : 0;
 }
 __device__ __forceinline__ uint32_t items_of(params_t const& a) {
     return uint32_t(a.superblocks + (a.output ? a.lag : 0)) * (score_slots(a) + gradient_slots(a));
@@ -101,22 +96,22 @@ struct alignas(16) item_t {
     uint32_t slabs;  // gradient: slabs of 64 rows in the sum
 };
 
-/// Decodes the part of CTA `rank` of item `n`; false where the slot is empty.
-__device__ __forceinline__ bool decode(params_t const& a, uint32_t n, int rank, item_t& out, uint32_t& scored_needed) {
-    uint32_t const tiles = a.high * a.wide, ns = score_slots(a), ng = gradient_slots(a);
+/// Decodes item `n`; false where the slot is empty.
+__device__ __forceinline__ bool decode(params_t const& a, uint32_t n, item_t& out, uint32_t& scored_needed) {
+    uint32_t const ns = score_slots(a), ng = gradient_slots(a);
     int const stage = n / (ns + ng);
     uint32_t k = n % (ns + ng);
     out.first = out.slabs = out.wait = 0;
     if (k < ns) {
         if (stage >= a.superblocks) return false;
         superblock_t const b = superblock(a, stage);
-        int const i = b.i0 + k / a.wide * cluster_k + rank, j = b.j0 + k % a.wide;
+        int const i = b.i0 + k / a.wide, j = b.j0 + k % a.wide;
         if (i >= b.i1 || j >= b.j1) return false;
         out.kind = score_k;
         out.row = i;
         out.at = j;
         out.index = stage;
-        out.slot = stage % a.ring * tiles + (i - b.i0) * a.wide + j - b.j0;
+        out.slot = stage % a.ring * ns + k;
         if (a.output && stage >= a.ring) out.wait = 2 * gradients_of(a, superblock(a, stage - a.ring));
         return true;
     }
@@ -124,14 +119,14 @@ __device__ __forceinline__ bool decode(params_t const& a, uint32_t n, int rank, 
     int const s = stage - a.lag;
     if (s < 0 || s >= a.superblocks) return false;
     superblock_t const b = superblock(a, s);
-    int const r = k / a.pieces * cluster_k + rank, rows = a.row.dx ? a.high : 0;
+    int const r = k / a.pieces, rows = a.row.dx ? a.high : 0;
     out.at = k % a.pieces;
     out.index = s;
     if (r < rows) {
         if (b.i0 + r >= b.i1) return false;
         out.kind = row_gradient_k;
         out.row = b.i0 + r;
-        out.slot = s % a.ring * tiles + r * a.wide;
+        out.slot = s % a.ring * ns + r * a.wide;
         out.first = b.j0 * column_tile_k;
         out.slabs = (min(b.j1 * column_tile_k, a.column.live) - int(out.first) + slab_k - 1) / slab_k;
         out.wait = s % a.column_groups;
@@ -139,7 +134,7 @@ __device__ __forceinline__ bool decode(params_t const& a, uint32_t n, int rank, 
         if (r - rows >= column_blocks(a, b)) return false;
         out.kind = column_gradient_k;
         out.row = 2 * b.j0 + r - rows;
-        out.slot = s % a.ring * tiles + (r - rows) / 2;
+        out.slot = s % a.ring * ns + (r - rows) / 2;
         out.first = b.i0 * row_tile_k;
         out.slabs = (min(b.i1 * row_tile_k, a.row.live) - int(out.first) + slab_k - 1) / slab_k;
         out.wait = s / a.column_groups;
@@ -148,10 +143,13 @@ __device__ __forceinline__ bool decode(params_t const& a, uint32_t n, int rank, 
     return true;
 }
 
+/// Scales of the fixed-point sums, which do not depend on the order in which tiles finish.
 struct scales_t {
     float t2, b2;  // scale and bias times log2(e); t2 is never 0, so that weights can carry it
-    float s;       // units per 1 of S, which fixed point makes independent of the order in which tiles finish
+    float s, sum;  // units per 1 of S and of the sums
 };
+/// The sums keep what their units do not resolve, too: info_nce's slopes fall to 1e-17 where pairs are learnt.
+constexpr float remainder_k = 1.0995116e12f;  // 2^40, units of a remainder per unit of its sum
 template <class arguments_t>  // params_t or pairs_t
 __device__ __forceinline__ scales_t scales_of(arguments_t const& a) {
     scales_t r;
@@ -162,6 +160,7 @@ __device__ __forceinline__ scales_t scales_of(arguments_t const& a) {
     float omega = 0.f;
     for (int p = 0; p < a.prefixes; ++p) omega += a.omega[p];
     float const n = fmaxf(float(a.rows_everywhere), 2.f) * omega * 1.01f;
+    r.sum = exp2f(floorf(60.f - log2f(n * row_tile_k * (fabsf(t) + fabsf(b) + 2.f))));
     r.s = exp2f(fminf(floorf(60.f - log2f(n) - log2f(fabsf(r.t2))), 120.f));
     return r;
 }

@@ -21,8 +21,7 @@ struct pairs_t {
     float omega[max_prefixes_k], weight;
     double rows_everywhere;
     float const *t, *b;
-    double const* sums;   // [sum_count][3]: loss, slopes, slopes times cosine
-    int sum_count;
+    int64_t const* sums;  // [row tile][6], as the kernel adds to them
     double* partials;     // [blocks of the positives' kernel][3]
     int partial_count;
     int pieces;
@@ -140,9 +139,13 @@ __global__ void __launch_bounds__(rows_threads_k) positives_kernel(pairs_t const
 __global__ void __launch_bounds__(1024) scalars_kernel(pairs_t const __grid_constant__ a) {
     __shared__ double part[32];
     constexpr int place[3] = {0, 2, 1};  // in `sums`
+    double const unit = 1.0 / double(scales_of(a).sum), remainder = unit / double(remainder_k);
     for (int k = 0; k < 3; ++k) {
         double sum = 0.0;
-        for (int i = threadIdx.x; i < a.sum_count; i += 1024) sum += a.sums[3 * i + place[k]];
+        for (int i = threadIdx.x; i < a.side[0].blocks(); i += 1024) {
+            int64_t const* tile = a.sums + 6 * int64_t(i) + place[k];
+            sum += double(tile[0]) * unit + double(tile[3]) * remainder;
+        }
         for (int i = threadIdx.x; i < a.partial_count; i += 1024) sum += a.partials[3 * int64_t(i) + k];
         sum = sum_over_warp(sum);
         __syncthreads();

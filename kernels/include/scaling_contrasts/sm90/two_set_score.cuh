@@ -135,9 +135,10 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         if (a.sums) {
             float const loss = sum_over_warp(totals.loss), slope = sum_over_warp(totals.slope),
                         product = sum_over_warp(totals.product) / scale.t2;
-            if (lane < 3) {
-                uint32_t const at = c.base + at_sums_k + ((c.wg * 4 + c.warp) * 3 + lane) * 8;
-                ptx::store_double(at, ptx::load_double(at) + double(lane == 0 ? loss : lane == 1 ? slope : product));
+            if (lane < 6) {
+                float const v = (lane % 3 == 0 ? loss : lane % 3 == 1 ? slope : product) * scale.sum, whole = rintf(v);
+                ptx::red_add(a.sums + 6 * int64_t(item.row) + lane,
+                             __float2ll_rn(lane < 3 ? whole : (v - whole) * remainder_k));
             }
         }
         if constexpr (ladder_)

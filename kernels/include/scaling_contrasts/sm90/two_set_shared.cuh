@@ -26,14 +26,13 @@ struct alignas(1024) shared_t {
     uint64_t full[ring_k], empty[ring_k];
     uint64_t item_full[queue_k], item_empty[queue_k];
     uint64_t out_full[2], out_empty[2];  // a warpgroup's staged output, and leave to stage more
-    double sums[8][3];                   // of each warp: loss, slopes, slopes times cosine
 };
 static_assert(sizeof(shared_t) + 1024 <= 232448);
 constexpr uint32_t at_stage_k = offsetof(shared_t, stage), at_statistics_k = offsetof(shared_t, statistics),
                    at_item_k = offsetof(shared_t, item), at_full_k = offsetof(shared_t, full),
                    at_empty_k = offsetof(shared_t, empty), at_item_full_k = offsetof(shared_t, item_full),
                    at_item_empty_k = offsetof(shared_t, item_empty), at_out_full_k = offsetof(shared_t, out_full),
-                   at_out_empty_k = offsetof(shared_t, out_empty), at_sums_k = offsetof(shared_t, sums);
+                   at_out_empty_k = offsetof(shared_t, out_empty);
 
 /// A place in a ring of `count_` and the parity of its uses.
 template <uint32_t count_>
@@ -76,12 +75,7 @@ struct consumer_t {
         return base + ring.at * slab_bytes_k;
     }
     __device__ __forceinline__ void release(uint32_t slab) const {
-        uint32_t const empty = base + at_empty_k + slab * 8;
-        if constexpr (cluster_k == 1) {
-            if (thread == 0) ptx::mbar_arrive(empty);
-        } else if (thread < cluster_k) {  // every CTA of the cluster writes to this slab
-            ptx::mbar_arrive_cluster(ptx::in_cluster(empty, thread));
-        }
+        if (thread == 0) ptx::mbar_arrive(base + at_empty_k + slab * 8);
     }
     __device__ __forceinline__ void await_stage() const { ptx::mbar_wait(base + at_out_empty_k + wg * 8, outputs ^ 1); }
     __device__ __forceinline__ void hand_over() {
