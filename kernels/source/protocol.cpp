@@ -319,17 +319,18 @@ class run_t {
         summary_.scalars = backend.scalars();
         summary_.engine = backend.engine();
         owner.reset();
-        if (!arguments_.problem.forward_only) {
+        if (arguments_.meeting.boxes > 1) {
+            out.no_forward = "not measured over several boxes";
+        } else if (!arguments_.problem.forward_only) {
             problem_t problem = arguments_.problem;
             problem.forward_only = true;
-            auto options = arguments_.run;
-            options.engine = summary_.engine;
-            if (auto const reason = factory_.unsupported(problem, options); reason.empty()) {
-                auto const forward = factory_.make(problem, options);
+            auto same = options();
+            same.engine = summary_.engine;
+            out.no_forward = factory_.unsupported(problem, same);
+            if (out.no_forward.empty()) {
+                auto const forward = factory_.make(problem, same);
                 forward->build();
                 out.forward_seconds = step_seconds(*forward);
-            } else {
-                out.no_forward = reason;
             }
         }
         json_t event, stages;
