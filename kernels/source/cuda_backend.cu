@@ -134,8 +134,7 @@ class cuda_backend_t final : public backend_t {
                 auto& slot = slots_.emplace_back();
                 slot.embeddings = gpu::buffer_t<bf16_t>(ledger, cells);
                 if (sets == 1) slot.labels = gpu::buffer_t<std::int32_t>(ledger, problem_.rows);
-                slot.gradient =
-                    gpu::buffer_t<std::byte>(ledger, problem_.forward_only ? 0 : cells * gradient_size());
+                slot.gradient = gpu::buffer_t<std::byte>(ledger, problem_.forward_only ? 0 : cells * gradient_size());
                 gpu::fill_rows(problem_, set, device * problem_.rows, problem_.rows, slot.embeddings.data(),
                                slot.labels.data(), nullptr);
                 devices[index].sets.push_back({slot.embeddings.data(), slot.labels.data(), slot.gradient.data()});
@@ -194,7 +193,8 @@ class cuda_backend_t final : public backend_t {
         std::vector<std::pair<char const*, std::function<void()>>> work = {{"norms", [&] { first_->begin(stream); }}};
         if (first_->gathers()) {
             for (int set = 0; set < 2; ++set) own.log_sums[set] = first_->log_sums(set);
-            work.emplace_back("sums of the softmaxes", [&] { first_->gather(own, stream), first_->close_gather(stream); });
+            work.emplace_back("sums of the softmaxes",
+                              [&] { first_->gather(own, stream), first_->close_gather(stream); });
         }
         work.emplace_back("scores and gradients", [&] { first_->score(own, stream); });
         work.emplace_back("rounding and scalars", [&] { first_->finish(stream); });

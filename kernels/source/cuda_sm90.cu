@@ -48,7 +48,8 @@ std::string sm90_unsupported(problem_t const& problem) {
     auto const given = gpu_problem(problem, 0);
     bool const one = problem.loss == loss_t::one_set_sigmoid_k;
     if ((one ? sm90_engine_t::scratch_bytes(given) : sm90_two_set_bytes(given, problem.forward_only)) > 0) return "";
-    return "the sm90 engine has one_set_sigmoid, two_set_sigmoid and info_nce with dims and prefixes in multiples of 64 up to "
+    return "the sm90 engine has one_set_sigmoid, two_set_sigmoid and info_nce with dims and prefixes in multiples of "
+           "64 up to "
            "4096, and at most 4194304 rows";
 }
 

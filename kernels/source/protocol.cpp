@@ -370,10 +370,9 @@ void print_summary(arguments_t const& arguments, summary_t const& summary) {
     std::sort(seconds.begin(), seconds.end());
     if (arguments.meeting.boxes > 1) std::printf("box %d of %d: ", arguments.meeting.box, arguments.meeting.boxes);
     bool const grouped = arguments.problem.loss == loss_t::one_set_info_nce_k;
-    std::printf("%s%s%s R=%lld x %d on %s, %d threads: loss %.6g", name_of(arguments.problem.loss),
-                grouped ? " " : "", grouped ? name_of(arguments.problem.form) : "",
-                static_cast<long long>(arguments.problem.rows), arguments.problem.world_size, summary.engine.c_str(),
-                arguments.run.threads, summary.scalars.loss);
+    std::printf("%s%s%s R=%lld x %d on %s, %d threads: loss %.6g", name_of(arguments.problem.loss), grouped ? " " : "",
+                grouped ? name_of(arguments.problem.form) : "", static_cast<long long>(arguments.problem.rows),
+                arguments.problem.world_size, summary.engine.c_str(), arguments.run.threads, summary.scalars.loss);
     if (arguments.problem.forward_only) std::printf(", forward only");
     else std::printf(", dt %.6g, db %.6g", summary.scalars.scale_gradient, summary.scalars.bias_gradient);
     if (!seconds.empty())

@@ -52,7 +52,11 @@ struct array_t {
     }
 };
 
-enum class rows_t { plain, zeros, twins };  // twins: captions that equal their images, and every 50th pair equal to its neighbour
+enum class rows_t {
+    plain,
+    zeros,
+    twins
+};  // twins: captions that equal their images, and every 50th pair equal to its neighbour
 char const* name_of(rows_t r) {
     char const* names[] = {"", " zeros", " twins"};
     return names[int(r)];
@@ -66,8 +70,8 @@ __global__ void fill(bf16_t* x, int set, int64_t rows, int dims, int64_t first, 
     if (kind == rows_t::twins && row % 50 == 1) --row;
     int const stream = kind == rows_t::twins ? 0 : set;
     float v = input_value(row_key(seed, group_stream_k, uint32_t(row)), row_key(seed, stream, uint32_t(row)), column);
-    v *= exp2f(float(int(mix(uint32_t(row) + 77u * set) % 13u) - 6));  // norms vary by powers of two
-    if (kind == rows_t::zeros && (row + set) % 37 == 5) v = 0.f;      // whole rows of zeros
+    v *= exp2f(float(int(mix(uint32_t(row) + 77u * set) % 13u) - 6));    // norms vary by powers of two
+    if (kind == rows_t::zeros && (row + set) % 37 == 5) v = 0.f;         // whole rows of zeros
     if (kind == rows_t::zeros && row % 41 == 3 && column < 64) v = 0.f;  // only the first columns
     x[at] = bf16_t(v);
 }
@@ -125,7 +129,8 @@ __global__ void ref_log_sums(shape_t const s, double const* cosine, int which, d
 }
 /// Slopes g of the loss by logit, and {loss, dt, db, sums of absolute terms of dt and db}, of the images [first, first + count) alone.
 __global__ void ref_cells(shape_t const s, double const* cosine, double const* rows, double const* columns,
-                          double const* row_excess, double const* column_excess, int64_t first, int64_t count, double* g, double* out) {
+                          double const* row_excess, double const* column_excess, int64_t first, int64_t count,
+                          double* g, double* out) {
     int64_t const j = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, i = blockIdx.y, p = blockIdx.z;
     if (j >= s.n) return;
     int64_t const at = (p * s.n + i) * s.n + j;
@@ -143,14 +148,14 @@ __global__ void ref_cells(shape_t const s, double const* cosine, double const* r
     }
     g[at] = slope * w;
     if (i < first || i >= first + count) return;
-    double const v[5] = {loss * w, slope * c * w, s.nce ? 0 : slope * w, fabs(slope * c * w), s.nce ? 1 : fabs(slope * w)};
+    double const v[5] = {loss * w, slope * c * w, s.nce ? 0 : slope * w, fabs(slope * c * w),
+                         s.nce ? 1 : fabs(slope * w)};
     for (int k = 0; k < 5; ++k)
         if (v[k] != 0) atomicAdd(out + k, v[k]);
 }
 /// Gradient of image i (which = 0) or caption i (1), and `terms`: what its positive alone leads to at a slope of 1.
 __global__ void ref_gradient(bf16_t const* x, bf16_t const* y, shape_t const s, double const* nx, double const* ny,
-                             double const* g, double const* cosine, int which, double* dx,
-                             double* terms) {
+                             double const* g, double const* cosine, int which, double* dx, double* terms) {
     int64_t const i = blockIdx.x;
     int const c = blockIdx.y * blockDim.x + threadIdx.x;
     if (c >= s.dims) return;
@@ -164,7 +169,8 @@ __global__ void ref_gradient(bf16_t const* x, bf16_t const* y, shape_t const s, 
         for (int64_t j = 0; j < s.n; ++j) {
             double const nj = ny[p * s.n + j];
             int64_t const at = (p * s.n + (which ? j : i)) * s.n + (which ? i : j);
-            if (nj >= 1e-12) sum += g[at] * (double(float(y[j * s.dims + c])) / (ni * nj) - cosine[at] * xi / (ni * ni));
+            if (nj >= 1e-12)
+                sum += g[at] * (double(float(y[j * s.dims + c])) / (ni * nj) - cosine[at] * xi / (ni * ni));
         }
     }
     dx[i * s.dims + c] = s.t * sum;
@@ -254,8 +260,7 @@ void run(case_t const& c) {
     cudaStream_t stream;
     CHECK(cudaStreamCreate(&stream));
     auto step = [&](sm90_two_set_engine_t gpu_t::* which) {
-        for (gpu_t& it : gpu)
-            CALL((it.*which).begin(it.x[0]->get(), it.x[1]->get(), tb.get(), tb.get() + 1, stream));
+        for (gpu_t& it : gpu) CALL((it.*which).begin(it.x[0]->get(), it.x[1]->get(), tb.get(), tb.get() + 1, stream));
         // every GPU's own block first, then the others'
         auto for_each_block = [&](auto visit) {
             for (bool own : {true, false})
@@ -320,7 +325,8 @@ void run(case_t const& c) {
     CHECK(cudaStreamDestroy(stream));
     bool guards = true;
     for (gpu_t& it : gpu) {
-        for (int set = 0; set < 2; ++set) guards = guards && it.x[set]->guards_hold() && it.gradient[set]->guards_hold();
+        for (int set = 0; set < 2; ++set)
+            guards = guards && it.x[set]->guards_hold() && it.gradient[set]->guards_hold();
         guards = guards && it.scratch->guards_hold() && it.forward_scratch->guards_hold() && it.scalars->guards_hold();
     }
 
@@ -346,7 +352,8 @@ void run(case_t const& c) {
                                                                                  excess[1], 0, c.live[0], g, out);
     for (int set = 0; set < 2; ++set)
         ref_gradient<<<dim3(unsigned(n), unsigned((c.dims + 127) / 128)), 128>>>(
-            packed[set].get(), packed[1 - set].get(), s, norm[set], norm[1 - set], g, cosine, set, ref[set], terms[set]);
+            packed[set].get(), packed[1 - set].get(), s, norm[set], norm[1 - set], g, cosine, set, ref[set],
+            terms[set]);
     CHECK(cudaGetLastError());
     CHECK(cudaDeviceSynchronize());
     double want_sums[5];
@@ -387,8 +394,9 @@ void run(case_t const& c) {
         }
         if (set == 0) std::snprintf(bands + std::strlen(bands), sizeof bands - std::strlen(bands), " |");
     }
-    for (void* q : {(void*)norm[0], (void*)norm[1], (void*)sums[0], (void*)sums[1], (void*)excess[0], (void*)excess[1], (void*)ref[0], (void*)ref[1], (void*)terms[0], (void*)terms[1],
-                    (void*)cosine, (void*)g, (void*)out})
+    for (void* q :
+         {(void*)norm[0], (void*)norm[1], (void*)sums[0], (void*)sums[1], (void*)excess[0], (void*)excess[1],
+          (void*)ref[0], (void*)ref[1], (void*)terms[0], (void*)terms[1], (void*)cosine, (void*)g, (void*)out})
         CHECK(cudaFree(q));
     auto relative = [](double v, double w, double scale) {
         return v == w ? 0.0 : std::fabs(v - w) / (scale > 0 ? scale : 1e-300);
@@ -445,7 +453,8 @@ int main(int argc, char** argv) {
             one(loss, 1280, 768, {768}, v, true);
         one(loss, 1000, 64, {64}, {5, -1}, true);
         one(loss, 500, 4096, {64, 192, 448, 1024, 4096}, {5, -1}, false);
-        one(loss, 300, 1088, {64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704, 768, 832, 896, 960, 1024}, {5, -1}, true);
+        one(loss, 300, 1088, {64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704, 768, 832, 896, 960, 1024}, {5, -1},
+            true);
         one(loss, 1000, 1024, {704}, {5, -1}, false);  // columns past the last prefix
         one(loss, 1200, 1536, article, {5, -1}, false)->ramp = true;
         for (rows_t kind : {rows_t::zeros, rows_t::twins})

@@ -45,9 +45,9 @@ struct workspace_t {
 /// What a block is scored for.
 struct block_t {
     objective_t objective;
-    form_t form;     ///< of one_set_info_nce
-    bool symmetric;  ///< rows and candidates are one and the same side: score the upper triangle
-    bool both;       ///< candidates are of this device too: they get gradients or statistics as well
+    form_t form;        ///< of one_set_info_nce
+    bool symmetric;     ///< rows and candidates are one and the same side: score the upper triangle
+    bool both;          ///< candidates are of this device too: they get gradients or statistics as well
     bool forward_only;  ///< no gradients
     float scale2, bias2;
     std::array<float, max_prefixes_k> gradient_coefficient, loss_coefficient;

@@ -37,15 +37,14 @@ __device__ __forceinline__ void add_share(side_t const& side, bin_scale_t const&
 enum class share_t { plain_k, special_k, window_k };
 constexpr int window_k = 64;
 template <share_t share_>
-__device__ __forceinline__ void add_shares(params_t const& a, float const (&acc)[128], band_t const& band, int p, int row,
-                                           int first_column, int lane, bin_scale_t const& bins, int top) {
+__device__ __forceinline__ void add_shares(params_t const& a, float const (&acc)[128], band_t const& band, int p,
+                                           int row, int first_column, int lane, bin_scale_t const& bins, int top) {
     float row_sum[2] = {};
     float const minus = float(-top);
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
         uint32_t absent = 0;
-        if constexpr (share_ != share_t::plain_k)
-            absent = place_of_cells_t{row, first_column + q * 64, lane}.absent(a);
+        if constexpr (share_ != share_t::plain_k) absent = place_of_cells_t{row, first_column + q * 64, lane}.absent(a);
         float columns[16];
 #pragma unroll
         for (int k = 0; k < 8; ++k) {

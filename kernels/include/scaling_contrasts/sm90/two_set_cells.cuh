@@ -14,10 +14,11 @@ constexpr float far_k = 1.f / 256;
 
 /// What a thread needs of a band.
 struct band_t {
-    float u[2];           // of its two rows: inverse norm times t log2(e)
-    float log_sum[2];     // info_nce
-    float omega;          // the prefix's weight
-    uint32_t at_columns;  // in shared memory: inverse norms of the tile's columns, from the thread's first one on; log sums 1 KiB on
+    float u[2];        // of its two rows: inverse norm times t log2(e)
+    float log_sum[2];  // info_nce
+    float omega;       // the prefix's weight
+    uint32_t
+        at_columns;  // in shared memory: inverse norms of the tile's columns, from the thread's first one on; log sums 1 KiB on
 };
 /// Sums over a thread's cells.
 struct totals_t {
@@ -97,8 +98,7 @@ __device__ __forceinline__ bool is_far(float const* d, band_t const& band, uint3
     for (int k = 0; k < 8; ++k) {
         float2 const v = of_columns(at, k);
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-            e4[i] += ptx::ex2(fmaf(d[4 * k + i], band.u[i >> 1] * (i & 1 ? v.y : v.x), b2));
+        for (int i = 0; i < 4; ++i) e4[i] += ptx::ex2(fmaf(d[4 * k + i], band.u[i >> 1] * (i & 1 ? v.y : v.x), b2));
     }
     return !__any_sync(~0u, !(fmaxf(fmaxf(e4[0], e4[1]), fmaxf(e4[2], e4[3])) < far_k));
 }

@@ -32,8 +32,8 @@ struct two_set_tuning_t {
 
 /// A block of pairs: this GPU's own or another's, in memory of this GPU.
 struct two_set_block_t {
-    void const* embeddings[2] = {};    ///< images, captions: [live][dims]
-    float const* log_sums[2] = {};     ///< info_nce's scores: as log_sums() of the block's GPU gave them
+    void const* embeddings[2] = {};  ///< images, captions: [live][dims]
+    float const* log_sums[2] = {};   ///< info_nce's scores: as log_sums() of the block's GPU gave them
     uint32_t live = 0;
     bool own = false;
 };
@@ -55,21 +55,25 @@ class sm90_two_set_engine_t {
         lay_out(static_cast<uint8_t*>(scratch));
         int device = 0, major = 0;
         if (auto s = check(cudaGetDevice(&device), "cudaGetDevice"); !s) return s;
-        if (auto s = check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute"); !s)
+        if (auto s = check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+                           "cudaDeviceGetAttribute");
+            !s)
             return s;
         if (major != 9) return {status_t::unsupported_k, "the sm90 engine needs a GPU of compute capability 9.0"};
         void* function = nullptr;
         cudaDriverEntryPointQueryResult found;
-        if (auto s = check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found),
-                           "cuTensorMapEncodeTiled");
+        if (auto s = check(
+                cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found),
+                "cuTensorMapEncodeTiled");
             !s)
             return s;
         if (found != cudaDriverEntryPointSuccess)
             return {status_t::unsupported_k, "the driver has no cuTensorMapEncodeTiled"};
         encode_ = reinterpret_cast<decltype(encode_)>(function);
         for (kernel_t* kernel : {kernel_of(pass_t::sigmoid_k), kernel_of(pass_t::sums_k), kernel_of(pass_t::softmax_k)})
-            if (auto s = check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes_k),
-                               "cudaFuncSetAttribute");
+            if (auto s =
+                    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes_k),
+                          "cudaFuncSetAttribute");
                 !s)
                 return s;
         return check(cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
@@ -88,11 +92,13 @@ class sm90_two_set_engine_t {
         return check(cudaGetLastError(), "prepare_kernel");
     }
     /// info_nce: sums over one block.
-    gpu_status_t sums(two_set_block_t const& block, cudaStream_t stream) { return visit(block, pass_t::sums_k, stream); }
+    gpu_status_t sums(two_set_block_t const& block, cudaStream_t stream) {
+        return visit(block, pass_t::sums_k, stream);
+    }
     /// After the sums over all blocks; before any score.
     gpu_status_t close_sums(cudaStream_t stream) {
-        sm90::two_set::log_sums_kernel<<<dim3(padded() / sm90::two_set::rows_threads_k, pairs_.prefixes, 2), sm90::two_set::rows_threads_k, 0,
-                                   stream>>>(pairs_);
+        sm90::two_set::log_sums_kernel<<<dim3(padded() / sm90::two_set::rows_threads_k, pairs_.prefixes, 2),
+                                         sm90::two_set::rows_threads_k, 0, stream>>>(pairs_);
         return check(cudaGetLastError(), "log_sums_kernel");
     }
     /// What close_sums() leaves for other GPUs, of images (0) or captions (1): log_sum_count() floats.
@@ -138,18 +144,23 @@ class sm90_two_set_engine_t {
     kernel_t* kernel_of(pass_t pass) const {
         using namespace sm90::two_set;
         switch (pass) {
-        case pass_t::sigmoid_k: return ladder_ ? step_kernel<pass_t::sigmoid_k, true> : step_kernel<pass_t::sigmoid_k, false>;
+        case pass_t::sigmoid_k:
+            return ladder_ ? step_kernel<pass_t::sigmoid_k, true> : step_kernel<pass_t::sigmoid_k, false>;
         case pass_t::sums_k: return ladder_ ? step_kernel<pass_t::sums_k, true> : step_kernel<pass_t::sums_k, false>;
-        case pass_t::softmax_k: return ladder_ ? step_kernel<pass_t::softmax_k, true> : step_kernel<pass_t::softmax_k, false>;
+        case pass_t::softmax_k:
+            return ladder_ ? step_kernel<pass_t::softmax_k, true> : step_kernel<pass_t::softmax_k, false>;
         }
         return nullptr;
     }
     int padded() const { return pairs_.side[0].padded; }
 
     gpu_status_t plan(gpu_problem_t const& p, bool forward_only, two_set_tuning_t const& tuning) {
-        auto refuse = [](char const* why) { return gpu_status_t{status_t::unsupported_k, std::string("sm90: ") + why}; };
+        auto refuse = [](char const* why) {
+            return gpu_status_t{status_t::unsupported_k, std::string("sm90: ") + why};
+        };
         if (p.loss != loss_t::two_set_sigmoid_k && p.loss != loss_t::info_nce_k) return refuse("a loss over two sets");
-        if (p.rows < 1 || p.live > p.rows || p.rows > (1u << 22)) return refuse("rows must be 1 to 4194304, live at most rows");
+        if (p.rows < 1 || p.live > p.rows || p.rows > (1u << 22))
+            return refuse("rows must be 1 to 4194304, live at most rows");
         if (p.dims < 64 || p.dims % 64 || p.dims > 4096) return refuse("dims must be a multiple of 64 up to 4096");
         if (p.prefix_count < 1 || p.prefix_count > uint32_t(max_prefixes_k)) return refuse("1 to 16 prefixes");
         if (p.total_live < p.live || p.total_live == 0) return refuse("total_live is below live, or 0");
@@ -180,7 +191,8 @@ class sm90_two_set_engine_t {
             pairs_.end[i] = end;
             norms_of_.bands[size_t(i)] = {begin, end};
             for (int column = begin; column < end; column += sm90::piece_k) {
-                auto const piece = sm90::two_set::piece_t{int16_t(i), int16_t(column), int16_t(std::min(sm90::piece_k, end - column))};
+                auto const piece =
+                    sm90::two_set::piece_t{int16_t(i), int16_t(column), int16_t(std::min(sm90::piece_k, end - column))};
                 a_.piece[a_.pieces++] = piece;
                 pairs_.piece[pairs_.pieces++] = piece;
             }
@@ -197,14 +209,17 @@ class sm90_two_set_engine_t {
         pairs_.partial_count = padded() / sm90::two_set::rows_threads_k;
         return {};
     }
-    int column_tiles(int live) const { return (live + sm90::two_set::column_tile_k - 1) / sm90::two_set::column_tile_k; }
+    int column_tiles(int live) const {
+        return (live + sm90::two_set::column_tile_k - 1) / sm90::two_set::column_tile_k;
+    }
     /// Superblocks of `row_live` images x `column_live` captions.
     void plan_superblocks(params_t& a, int row_live, int column_live) const {
         a.column_groups = (column_tiles(column_live) + a.wide - 1) / a.wide;
         a.superblocks = ((row_live + sm90::tile_k - 1) / sm90::tile_k + a.high - 1) / a.high * a.column_groups;
     }
     static size_t flag_words(params_t const& a, int row_live, int column_live) {
-        return 4 + size_t(a.superblocks) * 2 + size_t((row_live + 127) / 128 + (column_live + 127) / 128) * a.pieces * 2;
+        return 4 + size_t(a.superblocks) * 2 +
+               size_t((row_live + 127) / 128 + (column_live + 127) / 128) * a.pieces * 2;
     }
 
     /// Assigns scratch from `base` on; returns its size.
@@ -251,18 +266,20 @@ class sm90_two_set_engine_t {
     }
 
     /// Boxes of `box_rows` rows x `box_chunks` chunks of 64 columns, chunk after chunk.
-    gpu_status_t map(CUtensorMap& out, sm90::two_set::side_t const& side, uint32_t box_rows, uint32_t box_chunks) const {
+    gpu_status_t map(CUtensorMap& out, sm90::two_set::side_t const& side, uint32_t box_rows,
+                     uint32_t box_chunks) const {
         bool const flat = box_chunks == 1;
         cuuint64_t const row_bytes = cuuint64_t(a_.dims) * 2;
         cuuint64_t const dims[3] = {flat ? cuuint64_t(a_.dims) : 64, cuuint64_t(side.live), cuuint64_t(a_.dims / 64)},
                          strides[2] = {row_bytes, 128};
         cuuint32_t const box[3] = {64, box_rows, box_chunks}, unit[3] = {1, 1, 1};
-        CUresult const r = encode_(&out, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, flat ? 2 : 3, const_cast<__nv_bfloat16*>(side.x),
-                                   dims, strides, box, unit, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        CUresult const r =
+            encode_(&out, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, flat ? 2 : 3, const_cast<__nv_bfloat16*>(side.x), dims,
+                    strides, box, unit, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
         if (r == CUDA_SUCCESS) return {};
-        return {status_t::crashed_k, "cuTensorMapEncodeTiled: error " + std::to_string(int(r)) +
-                                         " (embeddings must be 16-byte aligned)"};
+        return {status_t::crashed_k,
+                "cuTensorMapEncodeTiled: error " + std::to_string(int(r)) + " (embeddings must be 16-byte aligned)"};
     }
 
     gpu_status_t visit(two_set_block_t const& block, pass_t pass, cudaStream_t stream) {
@@ -285,8 +302,8 @@ class sm90_two_set_engine_t {
         return launch(theirs[0], mine[1], false, true, false, pass, stream);
     }
     /// Images of `row` x captions of `column`; `rows_mine`, `columns_mine`: their sums and gradients are this engine's.
-    gpu_status_t launch(sm90::two_set::side_t const& row, sm90::two_set::side_t const& column, bool rows_mine, bool columns_mine,
-                        bool own, pass_t pass, cudaStream_t stream) {
+    gpu_status_t launch(sm90::two_set::side_t const& row, sm90::two_set::side_t const& column, bool rows_mine,
+                        bool columns_mine, bool own, pass_t pass, cudaStream_t stream) {
         if (row.live == 0 || column.live == 0) return {};
         if (!rows_mine && forward_only_ && pass != pass_t::sums_k) return {};  // these cells are another GPU's to count
         params_t a = a_;
@@ -312,7 +329,8 @@ class sm90_two_set_engine_t {
         if (auto s = map(maps.column, column, 256, 1); !s) return s;
         if (auto s = map(maps.row_slab, row, 64, 4); !s) return s;
         if (auto s = map(maps.column_slab, column, 64, 4); !s) return s;
-        if (auto s = check(cudaMemsetAsync(flags_, 0, flags * sizeof(uint32_t), stream), "cudaMemsetAsync"); !s) return s;
+        if (auto s = check(cudaMemsetAsync(flags_, 0, flags * sizeof(uint32_t), stream), "cudaMemsetAsync"); !s)
+            return s;
         kernel_of(pass)<<<sms_, sm90::two_set::threads_k, shared_bytes_k, stream>>>(maps, a);
         if (a.output) {
             if (rows_mine) pairs_.side[0].accumulate = true;

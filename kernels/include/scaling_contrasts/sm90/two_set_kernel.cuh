@@ -176,8 +176,7 @@ __device__ __forceinline__ void multiply_weights(consumer_t& c, float (&acc)[128
 __device__ __forceinline__ void gradient_item(params_t const& a, item_t const& item, consumer_t& c) {
     bool const transposed = item.kind == column_gradient_k;
     side_t const& side = transposed ? a.column : a.row;
-    uint32_t const* turn =
-        a.turn + ((item.row + (transposed ? a.row.blocks() : 0)) * a.pieces + item.at) * 2 + c.wg;
+    uint32_t const* turn = a.turn + ((item.row + (transposed ? a.row.blocks() : 0)) * a.pieces + item.at) * 2 + c.wg;
     uint32_t seen = 0;  // looked up early, so that the answer is here when it is needed
     if (c.lane == 0 && item.wait) seen = *const_cast<uint32_t const volatile*>(turn);
     stopwatch_t watch;

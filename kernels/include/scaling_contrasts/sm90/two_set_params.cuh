@@ -43,7 +43,8 @@ struct params_t {
     piece_t piece[max_programs_k];
     float const *t, *b;
     side_t row, column;
-    int64_t* sums;     // [row tile][6]: loss, slopes, slopes times cosine, and their remainders; null: another GPU counts these cells
+    int64_t*
+        sums;  // [row tile][6]: loss, slopes, slopes times cosine, and their remainders; null: another GPU counts these cells
     bool own;          // rows and columns are pairs: cells (i, i) are positives, left out here
     bool output;       // weights and gradients are wanted
     uint8_t* weights;  // ring of superblocks: [superblock][tile][band][quarter][row][64]
@@ -150,7 +151,7 @@ struct scales_t {
 };
 /// The sums keep what their units do not resolve, too: info_nce's slopes fall to 1e-17 where pairs are learnt.
 constexpr float remainder_k = 1.0995116e12f;  // 2^40, units of a remainder per unit of its sum
-template <class arguments_t>  // params_t or pairs_t
+template <class arguments_t>                  // params_t or pairs_t
 __device__ __forceinline__ scales_t scales_of(arguments_t const& a) {
     scales_t r;
     float const t = *a.t, b = *a.b;

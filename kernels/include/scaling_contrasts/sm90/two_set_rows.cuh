@@ -10,11 +10,11 @@ namespace scaling_contrasts::sm90::two_set {
 
 /// What these kernels see of one GPU's pairs.
 struct pairs_t {
-    side_t side[2];       // images, captions
-    float* inverse[2];    // [prefix][padded]
-    float* cosine;        // [prefix][padded]: of pair i
-    float* log_sums[2];   // [prefix][padded]: log2 of the sum of 2^x over the row, its positive included
-    float* excess[2];     // [prefix][padded]: log_sums less x of the positive
+    side_t side[2];      // images, captions
+    float* inverse[2];   // [prefix][padded]
+    float* cosine;       // [prefix][padded]: of pair i
+    float* log_sums[2];  // [prefix][padded]: log2 of the sum of 2^x over the row, its positive included
+    float* excess[2];    // [prefix][padded]: log_sums less x of the positive
     bool nce;
     int prefixes, dims, columns, rows;
     int end[max_prefixes_k];  // prefixes
@@ -28,8 +28,8 @@ struct pairs_t {
     piece_t piece[max_programs_k];
     void* gradient[2];  // [rows][dims]
     bool fp32_gradients;
-    float* scalars;         // loss, dL/dt, dL/db; or null
-    double* scalars_double; // the same; or null
+    float* scalars;          // loss, dL/dt, dL/db; or null
+    double* scalars_double;  // the same; or null
 };
 
 constexpr int rows_threads_k = 256;
@@ -228,15 +228,13 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(pairs_t const 
     }
     __syncthreads();
 
-    float const factor =
-        *a.t == 0.f ? 0.f : ln2_k * a.weight / float(a.rows_everywhere) * (a.nce ? 0.5f : 1.f);
+    float const factor = *a.t == 0.f ? 0.f : ln2_k * a.weight / float(a.rows_everywhere) * (a.nce ? 0.5f : 1.f);
     auto write = [&](int r, int column, float lo, float hi) {
         if (r >= a.rows) return;
         int64_t const at = int64_t(r) * a.dims + column;
         if (a.fp32_gradients)
             *reinterpret_cast<float2*>(static_cast<float*>(a.gradient[which]) + at) = make_float2(lo, hi);
-        else
-            *reinterpret_cast<uint32_t*>(static_cast<__nv_bfloat16*>(a.gradient[which]) + at) = ptx::pack_bf16(lo, hi);
+        else *reinterpret_cast<uint32_t*>(static_cast<__nv_bfloat16*>(a.gradient[which]) + at) = ptx::pack_bf16(lo, hi);
     };
     for (int i = warp; i < a.pieces * 32; i += 4) {
         piece_t const piece = a.piece[i / 32];
@@ -254,7 +252,8 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(pairs_t const 
             write(r, column, live ? factor * lo : 0.f, live ? factor * hi : 0.f);
         }
     }
-    for (int i = thread; i < slice_k * (a.dims - a.columns) / 2; i += finish_threads_k) {  // columns past the last prefix
+    for (int i = thread; i < slice_k * (a.dims - a.columns) / 2;
+         i += finish_threads_k) {  // columns past the last prefix
         int const width = (a.dims - a.columns) / 2;
         write(first + i / width, a.columns + i % width * 2, 0.f, 0.f);
     }

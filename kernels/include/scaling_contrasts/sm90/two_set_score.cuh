@@ -48,8 +48,8 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     int const prefixes = ladder_ ? a.prefixes : 1, lane = c.lane;
     int const row = item.row * row_tile_k + c.wg * 64 + c.warp * 16 + (lane >> 2), column = item.at * column_tile_k;
     // this thread's words of the tile's planes, while they wait, in the place of the quarter that they become: [4][thread][4]
-    uint8_t* const waiting = a.weights + int64_t(item.slot) * prefixes * tile_bytes_k + c.wg * (quarter_bytes_k / 2) +
-                             c.thread * 16;
+    uint8_t* const waiting =
+        a.weights + int64_t(item.slot) * prefixes * tile_bytes_k + c.wg * (quarter_bytes_k / 2) + c.thread * 16;
     float acc[128];
     totals_t totals;
     stopwatch_t watch;
@@ -64,14 +64,16 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             if constexpr (pass_ == pass_t::softmax_k) band.log_sum[h] = __ldg(a.row.log_sums + at);
         }
         band.omega = ladder_ ? a.omega[p] : 1.f;
-        band.at_columns = c.base + at_statistics_k + (c.bands++ % statistics_k) * (2 * column_tile_k * 4) + (lane & 3) * 8;
+        band.at_columns =
+            c.base + at_statistics_k + (c.bands++ % statistics_k) * (2 * column_tile_k * 4) + (lane & 3) * 8;
         multiply(c, acc, a.slabs[p], p == 0);
         watch.lap(score_products_k, c.thread == 0);
         if constexpr (pass_ == pass_t::sums_k) {
             sum_band(a, acc, band, p, row, column, lane, bin_scale(scale.t2));
             continue;
         }
-        if (ladder_ && p == 0 && item.wait) {  // planes are written as they come, so the ring's superblock must have been read
+        if (ladder_ && p == 0 &&
+            item.wait) {  // planes are written as they come, so the ring's superblock must have been read
             if (lane == 0) ptx::wait_count(a.consumed + item.index - a.ring, item.wait);
             __syncwarp();
         }
@@ -84,8 +86,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             place_of_cells_t const place = {row, column + q * 64, lane};
             bool const special = place.special(a);
             if constexpr (pass_ == pass_t::softmax_k) {
-                if (special)
-                    softmax_quarter<ladder_, true>(d, band, at, place.absent(a), words, totals, products);
+                if (special) softmax_quarter<ladder_, true>(d, band, at, place.absent(a), words, totals, products);
                 else softmax_quarter<ladder_, false>(d, band, at, 0, words, totals, products);
             } else {
                 // the last tile only hints whether to try or to look first: which path is taken depends on the cells alone
@@ -153,8 +154,8 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                         uint32_t words[16];
 #pragma unroll
                         for (int i = 0; i < 4; ++i) {
-                            uint4 const v =
-                                *reinterpret_cast<uint4 const*>(waiting + p * tile_bytes_k + q * quarter_bytes_k + i * 2048);
+                            uint4 const v = *reinterpret_cast<uint4 const*>(waiting + p * tile_bytes_k +
+                                                                            q * quarter_bytes_k + i * 2048);
                             words[4 * i] = v.x, words[4 * i + 1] = v.y, words[4 * i + 2] = v.z, words[4 * i + 3] = v.w;
                         }
                         ptx::fence_async();

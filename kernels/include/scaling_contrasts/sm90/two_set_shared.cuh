@@ -20,8 +20,8 @@ constexpr int statistics_k = 8;  // bands whose statistics are here: more than t
 
 struct alignas(1024) shared_t {
     uint8_t slab[ring_k][slab_bytes_k];
-    uint8_t stage[2][quarter_bytes_k / 2];                     // of each warpgroup
-    float statistics[statistics_k][2][column_tile_k];          // inverse norms and log sums of a tile's columns
+    uint8_t stage[2][quarter_bytes_k / 2];             // of each warpgroup
+    float statistics[statistics_k][2][column_tile_k];  // inverse norms and log sums of a tile's columns
     item_t item[queue_k];
     uint64_t full[ring_k], empty[ring_k];
     uint64_t item_full[queue_k], item_empty[queue_k];
