@@ -361,6 +361,8 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
             return "unknown option " + name +
                    "; known are graph, superblock, virtual_devices, meeting and deadline_ms, and of streaming from the "
                    "host's memory offload, device_memory_mib, block_rows and row_blocks";
+    if (flag(options, "offload", false) && problem.forward_only)
+        return "the offload mode has no forward pass alone; leave out offload or forward_only";
     if (flag(options, "offload", false)) return offload_unsupported(problem, options);
     if (auto const meeting = option(options, "meeting", "flags"); meeting != "flags" && meeting != "events")
         return "option meeting is '" + meeting + "'; known are flags and events";
