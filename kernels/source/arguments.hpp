@@ -45,7 +45,7 @@ struct arguments_t {
     double deadline_seconds = 0;  ///< 0: none
     std::string folder;           ///< empty: events go to stdout
     bool events = false;          ///< JSON lines rather than a line for people
-    bool profile = false;       ///< where a step's time goes, for people
+    bool profile = false;         ///< where a step's time goes, for people
     bool help = false, capabilities = false, inputs_digest = false;
 };
 
