@@ -93,11 +93,16 @@ std::string unsupported_by(std::string const& engine, problem_t const& problem) 
                                : sm80::unsupported(problem);
 }
 
+/// Ladders of two_set_sigmoid: the sm90 engine runs them, but is slower and larger (docs/performance_two_set.md).
+bool sm80_is_faster(problem_t const& problem) {
+    return problem.loss == loss_t::two_set_sigmoid_k && problem.prefixes.size() > 1;
+}
+
 /// The engine that runs a problem: the one asked for, or the best one here that can.
 std::string engine_of(problem_t const& problem, run_options_t const& options) {
     if (options.engine != "auto") return options.engine;
     for (auto const& engine : usable_engines())
-        if (unsupported_by(engine, problem).empty()) return engine;
+        if (unsupported_by(engine, problem).empty() && !(engine == "sm90" && sm80_is_faster(problem))) return engine;
     return "sm80";
 }
 

@@ -46,6 +46,8 @@ std::string sm90_unsupported(problem_t const& problem) {
     if (problem.loss == loss_t::one_set_sigmoid_k && problem.forward_only)
         return "the sm90 engine has no forward pass alone of one_set_sigmoid";
     auto const given = gpu_problem(problem, 0);
+    if (sets_of(problem.loss) == 2 && problem.prefixes.size() > 1 && given.fp32_gradients)
+        return "the sm90 engine rounds a ladder's weights twice over two sets, too coarse for fp32 gradients";
     bool const one = problem.loss == loss_t::one_set_sigmoid_k;
     if ((one ? sm90_engine_t::scratch_bytes(given) : sm90_two_set_bytes(given, problem.forward_only)) > 0) return "";
     return "the sm90 engine has one_set_sigmoid, two_set_sigmoid and info_nce with dims and prefixes in multiples of "

@@ -78,30 +78,28 @@ struct producer_t {
     }
     __device__ __forceinline__ void run() {
         uint32_t const items = items_of(a);
-        uint32_t scored_needed = 0;
-        auto next = [&](item_t& item) {
+        item_t
+            now = {},
+            item;  // the next item goes to the consumers before this one is loaded, so that nobody waits for the queue
+        uint32_t needed = 0, next_needed = 0;
+        do {
             uint32_t n;
             do n = atomicAdd(a.next_item, 1u);
-            while (n < items && !decode(a, n, item, scored_needed));
+            while (n < items && !decode(a, n, item, next_needed));
             if (n >= items) item.kind = stop_k;
             push(item);
-        };
-        item_t item;
-        next(item);
-        while (item.kind != stop_k) {
-            item_t const now = item;
-            uint32_t const needed = scored_needed;
-            next(item);  // one ahead, so that nobody waits for the queue
             if (now.kind == score_k) {
                 score(now);
-            } else if constexpr (pass_ != pass_t::sums_k) {
+            } else if (pass_ != pass_t::sums_k && now.kind != stop_k) {
                 stopwatch_t watch;
                 ptx::wait_count(a.scored + now.index, needed);
                 watch.lap(producer_wait_k, true);
                 ptx::fence_async();
                 gradient(now);
             }
-        }
+            now = item;
+            needed = next_needed;
+        } while (item.kind != stop_k);
     }
 };
 

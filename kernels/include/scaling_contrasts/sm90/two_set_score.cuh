@@ -136,10 +136,11 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         if (a.sums) {
             float const loss = sum_over_warp(totals.loss), slope = sum_over_warp(totals.slope),
                         product = sum_over_warp(totals.product) / scale.t2;
-            if (lane < 6) {
-                float const v = (lane % 3 == 0 ? loss : lane % 3 == 1 ? slope : product) * scale.sum, whole = rintf(v);
-                ptx::red_add(a.sums + 6 * int64_t(item.row) + lane,
-                             __float2ll_rn(lane < 3 ? whole : (v - whole) * remainder_k));
+            if (lane < 3) {
+                float const v = (lane == 0 ? loss : lane == 1 ? slope : product) * scale.sum, whole = rintf(v);
+                int64_t* const to = a.sums + 6 * int64_t(item.row) + lane;
+                ptx::red_add(to, __float2ll_rn(whole));
+                ptx::red_add(to + 3, __float2ll_rn((v - whole) * remainder_k));
             }
         }
         if constexpr (ladder_)
