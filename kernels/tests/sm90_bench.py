@@ -1,6 +1,7 @@
 """Times the sm90 engine's step beside two plain cuBLAS products (X X^T, then G X) of the same shape, in one run.
 
     python3 sm90_bench.py ENGINE [--rows R ...] [--config wide,ring,lag,interleave ...] [--t T] [--rounds N] [--stages]
+                         [--foreign]
 
 Everything is replayed from CUDA graphs, interleaved. Prints the least and the median of each in ms, and the ratio of
 the least times to the products'.
@@ -93,6 +94,7 @@ class Problem:
         """The yardstick: X X^T and G X in one graph."""
         square = torch.randn(self.rows, self.rows, device="cuda", dtype=torch.bfloat16)
         product, out = torch.empty_like(square), torch.empty_like(self.x)
+        self.operands = (square, product, out)  # a graph does not keep its tensors
 
         def work(_):
             torch.matmul(self.x, self.x.T, out=product)
@@ -100,12 +102,13 @@ class Problem:
 
         return graph_of(work)
 
-    def step(self, lib, config):
+    def step(self, lib, config, foreign=False):
         """`(work(stream, stages), scratch bytes)` of the engine with one configuration."""
         numbers = [int(i) for i in config.split(",")]
-        need = lib.bench_scratch(self.rows, *numbers)
+        candidates = self.rows if foreign else 0
+        need = lib.bench_scratch(self.rows, candidates, *numbers)
         self.scratch.append(torch.full((need,), 255, dtype=torch.uint8, device="cuda"))
-        handle = lib.bench_open(self.rows, *numbers, _pointer(self.scratch[-1]))
+        handle = lib.bench_open(self.rows, candidates, *numbers, _pointer(self.scratch[-1]))
         assert handle, config
         buffers = [_pointer(b) for b in (self.x, self.labels, self.tb, self.gradient, self.scalars)]
 
@@ -134,8 +137,12 @@ def measure(lib, rows, args):
         graphs[f"{config} ({need / 2**20:.0f} MiB)"] = graph_of(work)
         if args.stages:
             graphs |= parts_of(work, config)
+        if args.foreign:
+            work, _ = problem.step(lib, config, foreign=True)
+            work(torch.cuda.current_stream(), 1)
+            graphs[f"  foreign block {config}"] = graph_of(lambda stream, work=work: work(stream, 8))
     times = {name: [] for name in graphs}
-    count = 60 if rows <= 4096 else 10 if rows <= 16384 else 4 if rows <= 32768 else 2
+    count = 60 if rows <= 4096 else 10 if rows <= 16384 else 4 if rows <= 32768 else 2 if rows <= 262144 else 1
     for _ in range(args.rounds):
         for name, graph in graphs.items():
             times[name] += sample(graph, count)
@@ -162,6 +169,7 @@ def main():
     parser.add_argument("--t", type=float, default=10.0)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--stages", action="store_true")
+    parser.add_argument("--foreign", action="store_true", help="also a block of as many foreign rows, scored once")
     args = parser.parse_args()
     lib = ctypes.CDLL(args.engine)
     lib.bench_scratch.restype = ctypes.c_size_t

@@ -16,34 +16,38 @@ int report(gpu_status_t const& s) {
     std::fprintf(stderr, "sm90: %s\n", s.message.c_str());
     return 1;
 }
-gpu_problem_t article(int rows) {
+gpu_problem_t article(int rows, int candidates) {
     gpu_problem_t p;
     p.rows = p.live = uint32_t(rows);
     p.dims = 1024;
     p.prefix_count = 5;
     for (int i = 0; i < 5; ++i) p.prefixes[i] = 64u << i, p.prefix_weights[i] = 0.2f;
-    p.total_live = uint64_t(rows);
+    p.total_live = uint64_t(rows) + candidates;
+    p.candidate_rows = uint32_t(candidates);
     return p;
 }
 }  // namespace
 
 extern "C" {
-size_t bench_scratch(int rows, int wide, int ring, int lag, int interleave) {
-    return sm90_engine_t::scratch_bytes(article(rows), {wide, ring, lag, interleave != 0, false});
+/// `candidates`: rows of a foreign block, 0 where there is none.
+size_t bench_scratch(int rows, int candidates, int wide, int ring, int lag, int interleave) {
+    return sm90_engine_t::scratch_bytes(article(rows, candidates), {wide, ring, lag, interleave != 0, false});
 }
-void* bench_open(int rows, int wide, int ring, int lag, int interleave, void* scratch) {
+void* bench_open(int rows, int candidates, int wide, int ring, int lag, int interleave, void* scratch) {
     auto b = std::make_unique<bench_t>();
-    b->problem = article(rows);
+    b->problem = article(rows, candidates);
     if (report(b->engine.construct(b->problem, scratch, {wide, ring, lag, interleave != 0, false}))) return nullptr;
     return b.release();
 }
 void bench_close(void* b) { delete static_cast<bench_t*>(b); }
-/// stages: 1 preparation, 2 scoring and gradients, 4 finishing.
+/// stages: 1 preparation, 2 scoring and gradients, 4 finishing, 8 scoring and gradients of `x` as a foreign block.
 int bench_step(void* handle, void const* x, int32_t const* labels, float const* tb, void* gradient, float* scalars,
                int stages, cudaStream_t stream) {
     auto& b = *static_cast<bench_t*>(handle);
     if (stages & 1 && report(b.engine.begin(x, labels, 0, tb, tb + 1, stream))) return 1;
     if (stages & 2 && report(b.engine.score(x, labels, b.problem.rows, b.problem.live, 0, true, stream))) return 1;
+    if (stages & 8 && report(b.engine.score(x, labels, b.problem.rows, b.problem.live, b.problem.rows, false, stream)))
+        return 1;
     if (stages & 4 && report(b.engine.finish(gradient, scalars, stream))) return 1;
     return 0;
 }

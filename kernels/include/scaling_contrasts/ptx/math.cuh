@@ -20,6 +20,13 @@ __device__ __forceinline__ float rcp(float x) {
     return y;
 }
 
+/// Zeroes that the compiler cannot take for integers: it would move accumulators between products, which are then serialised.
+template <int size_>
+__device__ __forceinline__ void zero(float (&v)[size_]) {
+#pragma unroll
+    for (int i = 0; i < size_; ++i) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(v[i]));
+}
+
 /// Two floats to one register of two bf16, `lo` in the low half.
 __device__ __forceinline__ uint32_t pack_bf16(float lo, float hi) {
     uint32_t r;

@@ -16,7 +16,7 @@ namespace scaling_contrasts {
 
 /// Settings that change speed and memory, never what is computed.
 struct sm90_tuning_t {
-    int wide = 0;             ///< strips of 1024 candidates in a superblock; 0: wide, ring and lag are chosen by size
+    int wide = 0;             ///< strips of 1024 candidates in a superblock; 0: everything is chosen by size
     int ring = 3;             ///< superblocks of weights in memory
     int lag = 1;              ///< superblocks that the gradient lags behind
     bool interleave = false;  ///< score and gradient items alternate
@@ -75,9 +75,7 @@ class sm90_engine_t {
         a_.b = bias;
         a_.first_row = first_row;
         scored_ = false;
-        if (auto s = map(row_map_, a_.x, a_.row.live, 128, 1); !s) return s;
-        if (auto s = map(row_slab_map_, a_.x, a_.row.live, 64, 4); !s) return s;
-        if (auto s = map(row_half_map_, a_.x, a_.row.live, 64, 2); !s) return s;
+        if (auto s = map(row_maps_, a_.x, a_.row.live); !s) return s;
         flags_clean_ = a_.row.blocks > 0;
         return prepare(a_.x, labels, a_.row.live, first_row, row_records_, a_.row.blocks, true, stream);
     }
@@ -87,24 +85,19 @@ class sm90_engine_t {
                        bool own, cudaStream_t stream) {
         auto const* x = static_cast<__nv_bfloat16 const*>(embeddings);
         sm90::params_t a = a_;
-        sm90::maps_t maps;
-        maps.row = row_map_;
+        sm90::maps_t maps = row_maps_;
         a.own = own;
         a.accumulate = scored_;
         a.column_x = own ? a_.x : x;
         if (own) {
             a.column = a.row;
-            maps.column = row_map_;
-            maps.slab = row_slab_map_;
-            maps.half = row_half_map_;
         } else {
             if (rows > problem_.candidate_rows)
                 return {status_t::unsupported_k, "a block of candidates is larger than candidate_rows"};
             a.column = {column_records_, int((live + sm90::tile_k - 1) / sm90::tile_k), int(live)};
             if (live == 0) return {};
-            if (auto s = map(maps.column, x, live, 128, 1); !s) return s;
-            if (auto s = map(maps.slab, x, live, 64, 4); !s) return s;
-            if (auto s = map(maps.half, x, live, 64, 2); !s) return s;
+            if (auto s = map(maps, x, live); !s) return s;
+            maps.row = row_maps_.row;
             if (auto s = prepare(x, labels, live, first_row, column_records_, a.column.blocks, false, stream); !s)
                 return s;
         }
@@ -121,7 +114,7 @@ class sm90_engine_t {
                 !s)
                 return s;
         flags_clean_ = false;
-        int const grid = sms_;
+        int const grid = sms_ * sm90::ctas_k;
         if (fast_) sm90::step_kernel<true><<<grid, sm90::threads_k, shared_bytes(true), stream>>>(maps, a);
         else sm90::step_kernel<false><<<grid, sm90::threads_k, shared_bytes(false), stream>>>(maps, a);
         scored_ = true;
@@ -157,7 +150,7 @@ class sm90_engine_t {
                                "cudaMemsetAsync");
                 !s)
                 return s;
-        sm90::finish_kernel<<<dim3(a.row.blocks, a.tiles * 4), sm90::finish_threads_k, 0, stream>>>(a);
+        sm90::finish_kernel<<<dim3(a.row.blocks, a.programs * 2), sm90::finish_threads_k, 0, stream>>>(a);
         return check(cudaGetLastError(), "finish_kernel");
     }
 
@@ -187,11 +180,12 @@ class sm90_engine_t {
         }
         problem_ = p;
         tuning_ = tuning;
-        if (tuning.wide == 0) {  // the faster shape where memory allows, the smaller one above
-            tuning_.wide = p.rows > 4096 && p.rows <= 32768 ? 2 : 1;
-            tuning_.lag = tuning_.wide == 2 ? 1 : 2;
-            tuning_.ring = tuning_.wide == 2 ? 3 : 4;
-            tuning_.interleave = tuning_.wide == 1;
+        if (tuning.wide ==
+            0) {  // as many superblocks in flight as CTAs can hold items of; fewer where memory is scarce
+            tuning_.wide = 1;
+            tuning_.lag = p.rows <= 4096 ? 2 : 3;
+            tuning_.ring = tuning_.lag + 2;
+            tuning_.interleave = p.rows > 4096;
         }
         tuning_.lag = std::max(1, tuning_.lag);
         tuning_.ring = std::max(tuning_.ring, tuning_.lag + 1);
@@ -209,25 +203,11 @@ class sm90_engine_t {
         }
         if (!(p.prefix_weights[0] > 0)) return refuse("the first prefix needs a positive weight");
         fast_ = article && uniform && !tuning.general;
-        if (fast_) {
-            a_.programs = 5;
-            a_.tiles = 4;
-            a_.program[0] = {sm90::left_k, 0, 128, 0};
-            a_.program[1] = {sm90::right_k, 128, 128, 0};
-            a_.program[2] = {4, 512, 256, 1};
-            a_.program[3] = {4, 768, 256, 2};
-            a_.program[4] = {3, 256, 256, 3};
-        } else {
-            for (int band = 0; band < a_.prefixes; ++band)
-                for (int column = band ? int(p.prefixes[band - 1]) : 0; column < int(p.prefixes[band]);
-                     column += sm90::piece_k)
-                    a_.program[a_.programs] = {int16_t(band), int16_t(column),
-                                               int16_t(std::min(sm90::piece_k, int(p.prefixes[band]) - column)),
-                                               int16_t(a_.programs)},
-                    ++a_.programs;
-            a_.tiles = a_.programs;
-        }
-        for (int i = 0; i < a_.programs; ++i) a_.tile_program[a_.program[i].tile] = uint8_t(i);
+        for (int band = 0; band < a_.prefixes; ++band)
+            for (int column = band ? int(p.prefixes[band - 1]) : 0; column < int(p.prefixes[band]);
+                 column += sm90::piece_k)
+                a_.program[a_.programs++] = {int16_t(band), int16_t(column),
+                                             int16_t(std::min(sm90::piece_k, int(p.prefixes[band]) - column))};
         a_.rows_everywhere = double(p.total_live);
         a_.self_pairs = p.self_pairs;
         a_.fp32_gradients = p.fp32_gradients;
@@ -249,7 +229,7 @@ class sm90_engine_t {
         a.lag = std::min(a.lag, std::max(1, a.superblocks));
     }
     static size_t flag_words(sm90::params_t const& a) {
-        return 4 + size_t(a.superblocks) * 2 + size_t(a.row.blocks) * a.programs * 2;
+        return 4 + size_t(a.superblocks) * 2 + size_t(a.row.blocks) * a.programs;
     }
 
     /// Assigns scratch from `base` on; returns its size.
@@ -270,7 +250,7 @@ class sm90_engine_t {
         take(a_.finished, 64);
         take(a_.residual_count, blocks * sm90::tile_k);
         take(a_.residuals, blocks * sm90::tile_k * (fast_ ? sm90::residuals_k : 0));
-        take(a_.dx, blocks * a_.tiles * sm90::gradient_tile_k);
+        take(a_.dx, blocks * a_.columns * sm90::tile_k);
         sm90::params_t own = a_, foreign = a_;
         own.own = true;
         own.column.blocks = own.row.blocks;
@@ -287,6 +267,13 @@ class sm90_engine_t {
         return at;
     }
 
+    /// The boxes that rows are read in.
+    gpu_status_t map(sm90::maps_t& out, __nv_bfloat16 const* x, int rows) const {
+        if (auto s = map(out.row, x, rows, 64, 1); !s) return s;
+        out.single = out.row;
+        if (auto s = map(out.column, x, rows, 128, 1); !s) return s;
+        return map(out.pair, x, rows, 64, 2);
+    }
     /// Boxes of `box_rows` rows x `box_chunks` chunks of 64 columns, chunk after chunk.
     gpu_status_t map(CUtensorMap& out, __nv_bfloat16 const* x, int rows, uint32_t box_rows, uint32_t box_chunks) const {
         if (rows == 0) return {};
@@ -333,7 +320,7 @@ class sm90_engine_t {
     int sms_ = 0;
     float *row_records_ = nullptr, *column_records_ = nullptr;
     size_t flag_words_ = 0;
-    CUtensorMap row_map_ = {}, row_slab_map_ = {}, row_half_map_ = {};
+    sm90::maps_t row_maps_ = {};
     decltype(&cuTensorMapEncodeTiled) encode_ = nullptr;
 };
 

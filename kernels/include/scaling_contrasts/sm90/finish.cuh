@@ -1,6 +1,6 @@
 // After the last block: gradient tiles to rows of the output, with the share that comes from the rows' own norms
 //   dX_b(i) = 2 ln2 w / n * (sum_j W_b(i, j) X_j - T_b(i) X_i),   T_b(i) = sum_{p >= b} inv_p(i)^2 S_p(i),
-// and the three scalars. Grid: (row blocks, 4 tiles); 128 threads hold half of what a consumer warpgroup did.
+// and the three scalars. Grid: (row blocks, 2 programs); 128 threads hold half of what a consumer warpgroup did.
 #pragma once
 #include "scaling_contrasts/ptx/math.cuh"
 #include "scaling_contrasts/sm90/params.cuh"
@@ -21,12 +21,12 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const
     __shared__ int residual_count[tile_k / 2];
     __shared__ double part[4];
     __shared__ bool last;
-    int const block = blockIdx.x, which = blockIdx.y / 4, quarter = blockIdx.y % 4, row_half = quarter / 2,
-              column_half = quarter % 2;
+    int const block = blockIdx.x, which = blockIdx.y / 2, row_half = blockIdx.y % 2;
     int const thread = threadIdx.x, lane = thread & 31;
-    program_t const program = a.program[a.tile_program[which]];
-    float4 const* tile = reinterpret_cast<float4 const*>(a.dx + (int64_t(block) * a.tiles + which) * gradient_tile_k) +
-                         row_half * (gradient_tile_k / 8) + column_half * (gradient_tile_k / 16) + thread;
+    program_t const program = a.program[which];
+    float4 const* tile =
+        reinterpret_cast<float4 const*>(a.dx + (int64_t(block) * a.columns + program.column) * tile_k) +
+        row_half * (program.width * tile_k / 8) + thread;
     float4 first[4];  // on their way while the rows' sums are looked up
 #pragma unroll
     for (int j = 0; j < 4; ++j) first[j] = __ldcs(tile + j * 128);
@@ -63,14 +63,10 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const
 
     float const factor = 2.f * ln2_k * a.weight / float(a.rows_everywhere);
     int const row = thread / 32 * 16 + lane / 4, quad = lane & 3;
-    auto column_of = [&](int j) {  // of chunk j of 8 columns, in this quarter
-        if (program.band >= 0) return program.column + column_half * (piece_k / 2) + 8 * j;
-        return column_half == 0 ? 128 + 8 * j : j < 8 ? 64 + 8 * j : 8 * j - 64;  // as narrow items hold them
-    };
+    int const band = program.band;
 #pragma unroll
     for (int j = 0; j < 16; j += 2) {
-        if (program.band >= 0 && column_half * (piece_k / 2) + 8 * j >= program.width) break;
-        int const band = program.band >= 0 ? program.band : column_half == 0 ? 2 : j < 8 ? 1 : 0;
+        if (8 * j >= program.width) break;
         float4 const v[2] = {j < 4 ? first[j & 3] : __ldcs(tile + j * 128),
                              j < 4 ? first[(j + 1) & 3] : __ldcs(tile + (j + 1) * 128)};
 #pragma unroll
@@ -81,7 +77,7 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const
             uint32_t packed[2];
 #pragma unroll
             for (int k = 0; k < 2; ++k) {
-                int const column = column_of(j + k) + quad * 2;
+                int const column = program.column + 8 * (j + k) + quad * 2;
                 uint32_t const x = live ? *reinterpret_cast<uint32_t const*>(a.x + at + column) : 0u;
                 float lo = (h ? v[k].z : v[k].x) - own[band][r] * ptx::lo_bf16(x),
                       hi = (h ? v[k].w : v[k].y) - own[band][r] * ptx::hi_bf16(x);
@@ -102,8 +98,9 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const
                 uint32_t const l0 = __shfl_sync(~0u, packed[0], from), l1 = __shfl_sync(~0u, packed[1], from);
                 uint32_t const h0 = __shfl_sync(~0u, packed[0], from + 1), h1 = __shfl_sync(~0u, packed[1], from + 1);
                 if (there)
-                    *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(a.gradient) + at + column_of(j + quad / 2) +
-                                              (quad & 1) * 4) = make_uint2(quad & 2 ? l1 : l0, quad & 2 ? h1 : h0);
+                    *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(a.gradient) + at + program.column +
+                                              8 * (j + quad / 2) + (quad & 1) * 4) =
+                        make_uint2(quad & 2 ? l1 : l0, quad & 2 ? h1 : h0);
             }
         }
     }

@@ -1,5 +1,5 @@
-// The order of work. Superblock after superblock, row of superblocks after row: each superblock is a list of score items (128 x 128
-// tiles) and, `lag` superblocks later, a list of gradient items. CTAs take items from one queue in this order, so that an item
+// The order of work. Superblock after superblock, row of superblocks after row: each superblock is a list of score items (halves of
+// 128 x 128 tiles, 64 rows each) and, `lag` superblocks later, a list of gradient items. CTAs take items from one queue in this order, so that an item
 // only ever waits for items taken before it.
 #pragma once
 #include "scaling_contrasts/sm90/params.cuh"
@@ -39,7 +39,7 @@ __host__ __device__ inline int tiles_of(superblock_t const& s) {
 __host__ __device__ inline int gradients_of(params_t const& a, superblock_t const& s) {
     return a.programs * (s.i1 - s.i0 + (a.own ? s.j1 - s.j0 - s.diagonal : 0));
 }
-__host__ __device__ inline int score_slots(params_t const& a) { return strip_k * strip_k * a.wide; }
+__host__ __device__ inline int score_slots(params_t const& a) { return 2 * strip_k * strip_k * a.wide; }
 __host__ __device__ inline int gradient_slots(params_t const& a) {
     return a.programs * strip_k * (a.own ? 1 + a.wide : 1);
 }
@@ -56,7 +56,7 @@ struct alignas(16) item_t {
     uint32_t at;     // score: column block; gradient: program
     uint32_t index;  // superblock
     uint32_t slot;   // score: tile slot in the ring of weights; gradient: that of tile (i0, j0)
-    uint32_t k;      // gradient: first block of the sum | one past the last << 16, both relative to `origin`
+    uint32_t k;      // gradient: blocks of the sum; score: which half of the rows
     uint32_t
         origin;  // gradient: i0 and j0 are multiples of strip_k: j0 / strip_k | i0 / strip_k << 16; score: superblock to wait for, + 1
     uint32_t count;  // gradient: shares that must have been added before; score: what `consumed` must be there
@@ -86,19 +86,20 @@ struct scheduler_t {
             score.advance(a, stage);
             superblock_t const b = superblock(a, score);
             uint32_t const wide = strip_k * a.wide;
-            int const i = b.i0 + k / wide, j = b.j0 + k % wide;
+            uint32_t const in = k / 2;
+            int const i = b.i0 + in / wide, j = b.j0 + in % wide;
             if (i >= b.i1 || j >= b.j1 || (a.own && j < i)) return false;
             out.kind = score_k;
             out.row = i;
             out.at = j;
             out.index = stage;
-            out.slot = (stage % a.ring) * tiles + k;
-            out.k = 0;
+            out.slot = (stage % a.ring) * tiles + in;
+            out.k = k & 1;
             out.origin = out.count = 0;
             if (stage >= a.ring) {
                 before.advance(a, stage - a.ring);
                 out.origin = stage - a.ring + 1;
-                out.count = 2 * gradients_of(a, superblock(a, before));
+                out.count = gradients_of(a, superblock(a, before));
             }
             return true;
         }
@@ -115,7 +116,7 @@ struct scheduler_t {
         out.at = k % a.programs;
         out.index = s;
         out.slot = (s % a.ring) * tiles;
-        out.k = column_side ? 0u | uint32_t(b.i1 - b.i0) << 16 : 0u | uint32_t(b.j1 - b.j0) << 16;
+        out.k = column_side ? b.i1 - b.i0 : b.j1 - b.j0;
         out.origin = uint32_t(b.j0 / strip_k) | uint32_t(b.i0 / strip_k) << 16;
         out.count = column_side ? gradient.si : (a.own ? gradient.si : 0) + gradient.group;
         scored_needed = 2 * tiles_of(b);

@@ -12,17 +12,14 @@ constexpr int tile_k = 128;                         // cells are scored in 128 x
 constexpr int strip_k = 8;                          // row blocks of a superblock's side
 constexpr int slab_k = 64;                          // columns (score) or rows (gradient) that a pipeline stage holds
 constexpr int plane_bytes_k = tile_k * tile_k * 2;  // weights of one tile and band
-constexpr int piece_k = 256;                        // columns of a gradient tile
-constexpr int gradient_tile_k = tile_k * piece_k;   // floats of a gradient tile
+constexpr int piece_k = 128;                        // most columns of a gradient tile
 constexpr int max_programs_k = 64;
 constexpr float log2e_k = 1.4426950408889634f, ln2_k = 0.6931471805599453f;
 
-/// One kind of gradient item: 128 rows times columns [column, column + width), weighted by plane `band`, added to a row block's gradient
-/// tile number `tile`. Columns 0-255 of the article's ladder take two items that share a tile: `right` is band 2, `left` bands 1 and 0.
+/// One kind of gradient item: 128 rows times columns [column, column + width), weighted by plane `band`. Widths are 64 or 128.
 struct program_t {
-    int16_t band, column, width, tile;
+    int16_t band, column, width;
 };
-constexpr int left_k = -1, right_k = -2;
 
 /// Statistics of a row block, one record: [prefix][row] inverse norms, [row] labels, [prefix][permuted row] inverse norms.
 /// A tile's row side reads the first two parts, its column side the last two: one copy each.
@@ -53,10 +50,9 @@ struct params_t {
     float weight;                 // that of the first
     double rows_everywhere;       // n
     bool self_pairs, fp32_gradients;
-    int programs, tiles;  // gradient items, gradient tiles, of a row block
+    int programs;  // gradient tiles of a row block
     program_t program[max_programs_k];
-    uint8_t tile_program[max_programs_k];  // a program that adds to the tile
-    float const* t;                        // scale and bias, in device memory
+    float const* t;  // scale and bias, in device memory
     float const* b;
     // the rows that get gradients
     side_t row;
@@ -68,10 +64,10 @@ struct params_t {
     uint32_t* finished;        // row blocks done by the finishing kernel
     uint32_t* residual_count;  // [row]
     residual_t* residuals;     // [row][residuals_k]
-    float* dx;                 // [row block][tile]: gradient tiles in the order that threads hold them
-    void* gradient;            // [rows][D]
-    float* scalars;            // loss, dL/dt, dL/db; or null
-    double* scalars_double;    // the same; or null
+    float* dx;       // [row block][program]: gradient tiles, 128 * width floats, in the order that threads hold them
+    void* gradient;  // [rows][D]
+    float* scalars;  // loss, dL/dt, dL/db; or null
+    double* scalars_double;  // the same; or null
     int rows;
     // the block of candidates being scored
     side_t column;
@@ -84,8 +80,8 @@ struct params_t {
     int strips_i, strips_j, superblocks;
     uint32_t* next_item;  // work queue
     uint32_t* scored;     // [superblock]: halves of tiles stored
-    uint32_t* consumed;   // [superblock]: halves of gradient tiles that have read their weights
-    uint32_t* turn;       // [row block][program][warpgroup]: shares added to a gradient tile
+    uint32_t* consumed;   // [superblock]: gradient items that have read their weights
+    uint32_t* turn;       // [row block][program]: shares added to a gradient tile
 };
 
 /// Scales of the fixed-point sums. Fixed point makes them independent of the order in which tiles finish.

@@ -5,9 +5,11 @@
 
 namespace scaling_contrasts::sm90 {
 
+/// How rows are read: boxes of 64 columns.
 struct maps_t {
-    CUtensorMap row, column;  // 64 columns x 128 rows
-    CUtensorMap slab, half;   // 64 columns x 64 rows x 4 or 2 of the next 64 columns
+    CUtensorMap row;           // 64 of the rows that get gradients
+    CUtensorMap column;        // 128 candidates
+    CUtensorMap single, pair;  // 64 candidates: 64 columns, and the same twice side by side
 };
 
 template <bool fast_>
@@ -16,50 +18,63 @@ struct producer_t {
     params_t const& a;
     maps_t const& maps;
     uint32_t base;
-    uint32_t used = 0;  // a bit a slot: parity of its fills
-    uint32_t score_head = 0, parity = 0;
+    ring_t<score_stages_k> score_ring;
+    ring_t<shared::gradient_stages_k> gradient_ring;
+    uint32_t parity = 0, drains = 0;
+    bool scored = false, undrained = false;  // the last item was a score; its planes may still lie in the stash
 
-    __device__ __forceinline__ uint32_t open(uint32_t slot) {  // waits until the slot is free
-        ptx::mbar_wait(base + shared::at_empty + slot * 8, (used >> slot & 1) ^ 1);
-        used ^= 1u << slot;
-        return base + shared::at_full + slot * 8;
+    /// Waits until everything that `ring` was filled with has been consumed.
+    template <int size_>
+    __device__ __forceinline__ void await_all(ring_t<size_> const& ring, uint32_t first) {
+        for (uint32_t i = 0; i < size_; ++i)
+            ptx::mbar_wait(base + shared::at_empty + (first + i) * 8,
+                           (i >= ring.at() ? ring.phase() : ring.phase() ^ 1) ^ 1);
+    }
+    __device__ __forceinline__ void await_drained() {
+        if (fast_ && undrained) {
+            ptx::mbar_wait(base + shared::at_drained, drains);
+            drains ^= 1;
+            undrained = false;
+        }
     }
 
     __device__ __forceinline__ void score(item_t const& item) {
+        if (!scored) await_all(gradient_ring, score_stages_k);
+        scored = true;
         int const prefixes = fast_ ? 5 : a.prefixes, slabs = fast_ ? 16 : a.columns / slab_k;
         float const* row_stats = a.row.records + int64_t(item.row) * record_floats(prefixes);
         float const* column_stats = a.column.records + int64_t(item.at) * record_floats(prefixes) + prefixes * tile_k;
         uint32_t const stats_bytes = (prefixes + 1) * tile_k * 4;
+#pragma unroll 1
         for (int s = 0; s < slabs; ++s) {
-            for (int side = 0; side < 2; ++side) {
-                uint32_t const slot = score_head, full = open(slot);
-                if (++score_head == score_ring_k) score_head = 0;
-                ptx::mbar_expect(full, slot_bytes_k + (s == 0 ? stats_bytes : 0));
-                ptx::tma_load(base + slot * slot_bytes_k, side == 0 ? &maps.row : &maps.column, s * slab_k,
-                              int(side == 0 ? item.row : item.at) * tile_k, full);
-                if (s ==
-                    0)  // safe: slab 0 of tile n + 2 is loaded after every consumer has begun the last band of tile n + 1
-                    ptx::bulk_load(base + shared::at_stats(0, side) + parity * 2 * shared::stats_k * 4,
-                                   side == 0 ? row_stats : column_stats, stats_bytes, full);
+            uint32_t const at = base + score_ring.at() * score_stage_bytes_k,
+                           full = base + shared::at_full + score_ring.at() * 8;
+            ptx::mbar_wait(base + shared::at_empty + score_ring.at() * 8, score_ring.phase() ^ 1);
+            ptx::mbar_expect(full, score_stage_bytes_k + (s == 0 ? 2 * stats_bytes : 0));
+            ptx::tma_load(at, &maps.row, s * slab_k, int(item.row * tile_k + item.k * (tile_k / 2)), full);
+            ptx::tma_load(at + rows_bytes_k, &maps.column, s * slab_k, int(item.at) * tile_k, full);
+            if (s == 0) {  // safe: slab 0 of tile n + 2 is loaded after every consumer has begun the last band of n + 1
+                uint32_t const stats = base + shared::at_stats(0, 0) + parity * 2 * shared::stats_k * 4;
+                ptx::bulk_load(stats, row_stats, stats_bytes, full);
+                ptx::bulk_load(stats + shared::stats_k * 4, column_stats, stats_bytes, full);
             }
-            if (fast_ && s == 2)  // the stash: free once the last gradient item has left it
-                for (int i = first_stash_k; i < first_stash_k + 2 * stash_k; ++i) ptx::mbar_arrive(open(i));
+            score_ring.next();
         }
         parity ^= 1;
+        await_drained();  // of the item before: long done
+        undrained = true;
     }
 
     __device__ __forceinline__ void gradient(item_t const& item) {
+        if (scored) await_all(score_ring, 0);
+        scored = false;
         sum_t const sum = sum_of(a, item);
         program_t const program = a.program[item.at];
-        bool const narrow = fast_ && program.band < 0;
-        int const side = program.column / 64;
+        bool const narrow = program.width < piece_k;
         uint32_t const width = strip_k * a.wide, i0 = (item.origin >> 16) * strip_k,
                        j0 = (item.origin & 0xffff) * strip_k;
         uint32_t const block_bytes = (fast_ ? 5 : a.prefixes) * plane_bytes_k;
-        uint32_t slot = 0;
-        auto advance = [&] {
-            if (++slot == shared::wide_ring_k) slot = 0;
-        };
+#pragma unroll 1
         for (uint32_t k = 0; k < sum.transposed + sum.direct; ++k) {
             bool const transposed = k < sum.transposed;
             uint32_t const block = sum.first + k;
@@ -68,34 +83,23 @@ struct producer_t {
             uint8_t const* weights = a.weights + int64_t(tile) * block_bytes;
 #pragma unroll 1
             for (uint32_t slab = 0; slab < 2; ++slab) {
-                auto load_weights = [&](int band) {
-                    uint32_t const full = open(slot), dst = base + slot * slot_bytes_k;
-                    uint8_t const* plane = weights + band * plane_bytes_k;
-                    ptx::mbar_expect(full, slot_bytes_k);
-                    if (!transposed) {  // all 128 rows of the tile, 64 of its columns
-                        ptx::bulk_load(dst, plane + slab * (plane_bytes_k / 2), slot_bytes_k, full);
-                    } else {  // 64 of its rows, all columns: two halves
-                        ptx::bulk_load(dst, plane + slab * 8192, 8192, full);
-                        ptx::bulk_load(dst + 8192, plane + slab * 8192 + plane_bytes_k / 2, 8192, full);
-                    }
-                    advance();
-                };
                 int const row = int(block) * tile_k + int(slab) * slab_k;
-                if (narrow) {  // rows, then one plane or two
-                    uint32_t const full = open(slot);
-                    ptx::mbar_expect(full, slot_bytes_k);
-                    ptx::tma_load(base + slot * slot_bytes_k, &maps.half, 0, row, side, full);
-                    advance();
-                    if (program.band == right_k) load_weights(2);
-                    else load_weights(1), load_weights(0);
-                } else {
-                    load_weights(program.band);  // and rows, in one copy for two slots, counted on the first
-                    uint32_t const full = open(slot), second = open(slot + 1);
-                    ptx::mbar_expect(full, 2 * slot_bytes_k);
-                    ptx::tma_load(base + slot * slot_bytes_k, &maps.slab, 0, row, program.column / 64, full);
-                    ptx::mbar_arrive(second);
-                    advance(), advance();
+                uint32_t const at = base + gradient_ring.at() * gradient_stage_bytes_k,
+                               full = base + shared::at_full + (score_stages_k + gradient_ring.at()) * 8;
+                if (gradient_ring.at() > 0) await_drained();  // the stash lies under the later stages
+                ptx::mbar_wait(base + shared::at_empty + (score_stages_k + gradient_ring.at()) * 8,
+                               gradient_ring.phase() ^ 1);
+                ptx::mbar_expect(full, gradient_stage_bytes_k - (narrow ? slab_k * 128 : 0));
+                uint8_t const* plane = weights + program.band * plane_bytes_k;
+                if (!transposed) {  // all 128 rows of the tile, 64 of its columns
+                    ptx::bulk_load(at, plane + slab * (plane_bytes_k / 2), plane_bytes_k / 2, full);
+                } else {  // 64 of its rows, all columns: two halves
+                    ptx::bulk_load(at, plane + slab * 8192, 8192, full);
+                    ptx::bulk_load(at + 8192, plane + slab * 8192 + plane_bytes_k / 2, 8192, full);
                 }
+                if (narrow) ptx::tma_load(at + gradient_stage_bytes_k / 2, &maps.single, program.column, row, full);
+                else ptx::tma_load(at + gradient_stage_bytes_k / 2, &maps.pair, 0, row, program.column / slab_k, full);
+                gradient_ring.next();
             }
         }
     }
@@ -104,17 +108,17 @@ struct producer_t {
 template <bool fast_>
 __device__ __forceinline__ void produce(params_t const& a, maps_t const& maps, uint32_t base) {
     using shared = shared_t<fast_>;
-    producer_t<fast_> producer = {a, maps, base};
+    producer_t<fast_> producer = {a, maps, base, {}, {}};
     uint32_t const items = items_of(a);
     queue_t queue;
-    queue.phase = 1;
+    queue.n = queue_k;  // leaves are there from the start
     scheduler_t scheduler;
     auto push = [&](item_t const& item) {
-        ptx::mbar_wait(base + shared::at_item_empty + queue.at * 8, queue.phase);
-        uint32_t const at = base + shared::at_item + queue.at * sizeof(item_t);
+        ptx::mbar_wait(base + shared::at_item_empty + queue.at() * 8, queue.phase());
+        uint32_t const at = base + shared::at_item + queue.at() * sizeof(item_t);
         ptx::store_b128(at, item.kind, item.row, item.at, item.index);
         ptx::store_b128(at + 16, item.slot, item.k, item.origin, item.count);
-        ptx::mbar_arrive(base + shared::at_item_full + queue.at * 8);
+        ptx::mbar_arrive(base + shared::at_item_full + queue.at() * 8);
         queue.next();
     };
     while (true) {

@@ -1,4 +1,4 @@
-// Score items: a 128 x 128 tile of cells, all prefixes in one ascending pass over the columns; their logistic coefficients, the
+// Score items: half a 128 x 128 tile of cells, 64 rows, all prefixes in one ascending pass over the columns; their logistic coefficients, the
 // loss, the sums S, and the tile's planes of band weights
 //   W_b = sum_{p >= b} w_p,   w_p = dl/dlogit inv_i inv_j t log2(e)   (bf16).
 //
@@ -51,17 +51,16 @@ __device__ __forceinline__ float sum_over_warp(float v) {
 }
 
 template <bool fast_>
-__device__ __forceinline__ void score_item(params_t const& a, item_t const& item, consumer_t& c,
+__device__ __forceinline__ void score_item(params_t const& a, item_t const& item, consumer_t<fast_>& c,
                                            scales_t const& scale) {
     using shared = shared_t<fast_>;
     int const prefixes = fast_ ? 5 : a.prefixes;
     int const I = item.row, J = item.at, lane = c.lane;
-    int const my_row = c.wg * 64 + c.warp * 16 + (lane >> 2);  // and my_row + 8
+    int const my_row = item.k * 64 + c.warp * 16 + (lane >> 2);  // and my_row + 8
     uint32_t const at_rows =
         c.base + shared::at_stats(0, 0) + c.parity * 2 * shared::stats_k * 4;  // inverse norms, then labels
     uint32_t const at_columns = at_rows + shared::stats_k * 4;                 // labels, then inverse norms
-    uint32_t const at_piece =
-        c.base + (first_stash_k + c.wg) * slot_bytes_k + c.thread * 16;  // this thread's part of a stashed plane
+    uint32_t const at_piece = c.base + shared::at_stash + c.thread * 16;       // this thread's part of a stashed plane
     uint8_t* const tile = a.weights + int64_t(item.slot) * prefixes * plane_bytes_k;
     c.parity ^= 1;
 
@@ -69,46 +68,39 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     uint32_t last[32] = {}, before[32] = {};  // packed weights of the last two bands: [chunk][row r, row r + 8]
     float loss = 0.f, grad = 0.f;
     bool special = false;  // this warp's cells hold positives, self pairs, or rows that are not there
-    uint32_t tail = c.score_head;
     // exact weights of this thread's first positives, and which cells they are: in local memory, touched by few tiles
     constexpr int kept_k = 4;
     float kept[fast_ ? kept_k : 1][5];
     int kept_cell[kept_k], positives = 0;
 
-    auto release = [&] {  // one slab: two slots
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            if (c.thread == 0) ptx::mbar_arrive(c.base + shared::at_empty + tail * 8);
-            if (++tail == score_ring_k) tail = 0;
-        }
-    };
     auto multiply = [&](int p) {
         int const slabs = fast_ ? (p == 0 ? 1 : 1 << (p - 1)) : a.slabs[p];
+        auto release = [&](uint32_t stage) {
+            if (c.thread == 0) ptx::mbar_arrive(c.base + shared::at_empty + stage * 8);
+        };
 #pragma unroll 1
         for (int s = 0; s < slabs; ++s) {
-            uint32_t const da = c.base + c.score_head * slot_bytes_k + c.wg * (slot_bytes_k / 2);
-            wait_full<shared>(c, c.score_head);
-            if (++c.score_head == score_ring_k) c.score_head = 0;
-            uint32_t const db = c.base + c.score_head * slot_bytes_k;
-            wait_full<shared>(c, c.score_head);
-            if (++c.score_head == score_ring_k) c.score_head = 0;
+            uint32_t const at = c.base + c.score.at() * score_stage_bytes_k;
+            uint64_t const da = ptx::operand(at), db = ptx::operand(at + rows_bytes_k);
+            ptx::mbar_wait(c.base + shared::at_full + c.score.at() * 8, c.score.phase());
             ptx::wgmma_fence();
 #pragma unroll
-            for (int k = 0; k < slab_k / 16; ++k)
-                ptx::wgmma_n128<0, 0>(acc, ptx::operand(da) + 2 * k, ptx::operand(db) + 2 * k, k > 0 ? 1 : p | s);
+            for (int k = 0; k < slab_k / 16; ++k) ptx::wgmma_n128<0, 0>(acc, da + 2 * k, db + 2 * k, k > 0 ? 1 : p | s);
             ptx::wgmma_commit();
             if (s > 0) {
                 ptx::wgmma_wait<1>();
-                release();
+                release(c.score.before());
             }
+            c.score.next();
         }
         ptx::wgmma_wait<0>();
-        release();
+        release(c.score.before());
     };
+    auto await_empty = [&] { ptx::mbar_wait(c.base + shared::at_out_empty, c.outputs ^ 1); };
     auto look_at_labels = [&] {
         int const rows_left = a.row.live - I * tile_k, columns_left = a.column.live - J * tile_k;
         special = rows_left < tile_k || columns_left < tile_k || (a.own && I == J);
-        int const mine = ptx::load_int(at_rows + (prefixes * tile_k + c.wg * 64 + c.warp * 16 + (lane & 15)) * 4);
+        int const mine = ptx::load_int(at_rows + (prefixes * tile_k + item.k * 64 + c.warp * 16 + (lane & 15)) * 4);
         int column[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) column[i] = ptx::load_int(at_columns + (lane + 32 * i) * 4);
@@ -214,7 +206,13 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                         absent |= 1u << i;
                 }
             }
-            float q[16], g[16], columns[8], prod = 1.f, relu = 0.f, below = 0.f, small = 0.f;
+            float q[16], g[16], columns[8] = {}, prod = 1.f, relu = 0.f, below = 0.f, small = 0.f;
+            auto add_sums = [&](int i, float w0, float w1) {  // of cells i and i + 1
+                last[group * 8 + i / 2] = ptx::pack_bf16(w0, w1);
+                float const s0 = w0 * d[i], s1 = w1 * d[i + 1];
+                row_s[i >> 1 & 1] += s0 + s1;
+                columns[i / 4 * 2] += s0, columns[i / 4 * 2 + 1] += s1;
+            };
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
                 float4 const v = ptx::load_float4(at_norms + (group * 2 + h) * 64);
@@ -222,50 +220,66 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                 for (int i = 0; i < 8; ++i)
                     q[h * 8 + i] = (i & 2 ? u1 : u0) * (i < 4 ? (i & 1 ? v.y : v.x) : (i & 1 ? v.w : v.z));
             }
+            float e_sum = 0.f, g_sum = 0.f;
+            bool exact = !special || __any_sync(~0u, (positive | absent) != 0);
+            if (!exact) {  // most cells of a diagonal tile are far below zero
 #pragma unroll
-            for (int i = 0; i < 16; i += 2) {
-                float d1[2], num[2];
-#pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    float s2 = fmaf(d[i + h], q[i + h], scale.b2);
-                    if (positive >> (i + h) & 1) s2 = -s2;
-                    if (absent >> (i + h) & 1) s2 = -1e30f;
-                    float const e = ptx::ex2(-fabsf(s2));
-                    d1[h] = 1.f + e;
-                    num[h] = s2 > 0.f ? 1.f : e;
-                    relu += fmaxf(s2, 0.f);
-                    below += num[h];
-                    small += fmaf(-0.5f * num[h], num[h], num[h]);
+                for (int i = 0; i < 16; ++i) {
+                    float const e = ptx::ex2(fmaf(d[i], q[i], scale.b2));
+                    e_sum += e;
+                    g[i] = fmaf(-e, e, e);
+                    g_sum += g[i];
                 }
-                float const both = d1[0] * d1[1],
-                            r = ptx::rcp(both);  // one reciprocal for two cells, one logarithm for sixteen
-                g[i] = num[0] * (r * d1[1]);
-                g[i + 1] = num[1] * (r * d1[0]);
-                if (positive >> i & 1) g[i] = -g[i];
-                if (positive >> i & 2) g[i + 1] = -g[i + 1];
-                band_grad += g[i] + g[i + 1];
-                prod *= both;
+                exact = __any_sync(~0u, !(e_sum < far_k));
             }
-            // the logarithm of the product is good to 2e-7 absolute, so small sums take the series
-            band_loss += below < 4e-3f ? small : ln2_k * (relu + ptx::lg2(prod));
+            if (!exact) {
+                float const cubes = e_sum * e_sum * e_sum * (1.f / 256);
+                band_loss += fmaf(0.5f, e_sum + g_sum, cubes * (1.f / 3));
+                band_grad += g_sum + cubes;
 #pragma unroll
-            for (int i = 0; i < 16; i += 2) {
-                float const w0 = g[i] * q[i] * omega, w1 = g[i + 1] * q[i + 1] * omega;
-                last[group * 8 + i / 2] = ptx::pack_bf16(w0, w1);
-                if constexpr (fast_)
-                    if ((positive & ~absent) >> i & 3) {
-#pragma unroll 1
-                        for (int h = 0; h < 2; ++h)
-                            if ((positive & ~absent) >> (i + h) & 1) {
-                                if (positives < kept_k)
-                                    kept[positives][p] = h ? w1 : w0, kept_cell[positives] = group * 16 + i + h;
-                                ++positives;
-                            }
+                for (int i = 0; i < 16; i += 2) add_sums(i, g[i] * q[i] * omega, g[i + 1] * q[i + 1] * omega);
+            } else {
+#pragma unroll
+                for (int i = 0; i < 16; i += 2) {
+                    float d1[2], num[2];
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        float s2 = fmaf(d[i + h], q[i + h], scale.b2);
+                        if (positive >> (i + h) & 1) s2 = -s2;
+                        if (absent >> (i + h) & 1) s2 = -1e30f;
+                        float const e = ptx::ex2(-fabsf(s2));
+                        d1[h] = 1.f + e;
+                        num[h] = s2 > 0.f ? 1.f : e;
+                        relu += fmaxf(s2, 0.f);
+                        below += num[h];
+                        small += fmaf(-0.5f * num[h], num[h], num[h]);
                     }
-                float const s0 = w0 * d[i], s1 = w1 * d[i + 1];
-                row_s[i >> 1 & 1] += s0 + s1;
-                if (i & 2) columns[i / 4 * 2] += s0, columns[i / 4 * 2 + 1] += s1;
-                else columns[i / 4 * 2] = s0, columns[i / 4 * 2 + 1] = s1;
+                    float const both = d1[0] * d1[1],
+                                r = ptx::rcp(both);  // one reciprocal for two cells, one logarithm for sixteen
+                    g[i] = num[0] * (r * d1[1]);
+                    g[i + 1] = num[1] * (r * d1[0]);
+                    if (positive >> i & 1) g[i] = -g[i];
+                    if (positive >> i & 2) g[i + 1] = -g[i + 1];
+                    band_grad += g[i] + g[i + 1];
+                    prod *= both;
+                }
+                // the logarithm of the product is good to 2e-7 absolute, so small sums take the series
+                band_loss += below < 4e-3f ? small : ln2_k * (relu + ptx::lg2(prod));
+#pragma unroll
+                for (int i = 0; i < 16; i += 2) {
+                    float const w0 = g[i] * q[i] * omega, w1 = g[i + 1] * q[i + 1] * omega;
+                    add_sums(i, w0, w1);
+                    if constexpr (fast_)
+                        if ((positive & ~absent) >> i & 3) {
+#pragma unroll 1
+                            for (int h = 0; h < 2; ++h)
+                                if ((positive & ~absent) >> (i + h) & 1) {
+                                    if (positives < kept_k)
+                                        kept[positives][p] = h ? w1 : w0, kept_cell[positives] = group * 16 + i + h;
+                                    ++positives;
+                                }
+                        }
+                }
             }
             if (a.own && I < J) add_s(J, p, group * 32 + summed_column(lane), sum_columns(columns, lane));
         }
@@ -291,8 +305,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         if (p == 0) {
             look_at_labels();
             if constexpr (fast_) {
-#pragma unroll
-                for (uint32_t i = first_stash_k; i < first_stash_k + 2 * stash_k; ++i) wait_full<shared>(c, i);
+                await_empty();         // the item before has left the stash
             } else if (item.origin) {  // planes are written as they come, so the ring's superblock must have been read
                 if (lane == 0) ptx::wait_count(a.consumed + item.origin - 1, item.count);
                 __syncwarp();
@@ -313,7 +326,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             if (p < stash_k)
 #pragma unroll
                 for (int i = 0; i < 8; ++i)
-                    ptx::store_b128(at_piece + p * 2 * slot_bytes_k + i * 2048, last[4 * i], last[4 * i + 1],
+                    ptx::store_b128(at_piece + p * area_bytes_k + i * 2048, last[4 * i], last[4 * i + 1],
                                     last[4 * i + 2], last[4 * i + 3]);
         } else {  // each thread keeps its own words of the plane in memory
             uint8_t* const plane = tile + p * plane_bytes_k;
@@ -387,29 +400,27 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         for (int p = stash_k - 1; p >= 0; --p)
 #pragma unroll
             for (int i = 0; i < 8; ++i) {
-                uint4 const v = ptx::load_b128(at_piece + p * 2 * slot_bytes_k + i * 2048);
+                uint4 const v = ptx::load_b128(at_piece + p * area_bytes_k + i * 2048);
                 stashed[p][4 * i] = v.x, stashed[p][4 * i + 1] = v.y, stashed[p][4 * i + 2] = v.z,
                                stashed[p][4 * i + 3] = v.w;
             }
         // where this lane's stmatrix row lands in a half: matrices are (rows 0-7, 8-15) x (chunk, chunk + 1)
         uint32_t const st_row = c.warp * 16 + (lane & 15), st_chunk = lane >> 4;
-        uint32_t const at_row = c.base + (first_stash_k + c.wg) * slot_bytes_k + st_row * 128;
+        uint32_t const at_row = c.base + shared::at_stash + st_row * 128;
         auto stage = [&](int area) {
 #pragma unroll
             for (int k = 0; k < 16; k += 2)
-                ptx::stmatrix_x4(at_row + area * 2 * slot_bytes_k + k / 8 * 8192 +
+                ptx::stmatrix_x4(at_row + area * area_bytes_k + k / 8 * 8192 +
                                      ((((k & 7) + st_chunk) ^ (st_row & 7)) << 4),
                                  last[k * 2], last[k * 2 + 1], last[k * 2 + 2], last[k * 2 + 3]);
         };
         auto hand_over = [&] {
             ptx::fence_async_shared();
             __syncwarp();
-            if (lane == 0) ptx::mbar_arrive(c.base + shared::at_out_full + c.wg * 8);
+            if (lane == 0) ptx::mbar_arrive(c.base + shared::at_out_full);
             c.outputs ^= 1;
         };
-        auto await = [&] { ptx::mbar_wait(c.base + shared::at_out_empty + c.wg * 8, c.outputs ^ 1); };
-        ptx::named_sync(1 + c.wg, 128);  // every thread has its stashed words in registers
-        await();
+        ptx::named_sync(1, 128);  // every thread has its stashed words in registers
         stage(0);
         add(before);
         stage(1);
@@ -418,7 +429,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         hand_over();
         watch.lap(score_output_k, c.thread == 0);
         add(stashed[1]);
-        await();
+        await_empty();
         stage(0);
         add(stashed[0]);
         stage(1);
@@ -436,7 +447,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             }
         }
         ptx::fence_async();
-        ptx::named_sync(1 + c.wg, 128);
+        ptx::named_sync(1, 128);
         if (c.thread == 0) ptx::add_release(a.scored + item.index, 1);
     }
 }

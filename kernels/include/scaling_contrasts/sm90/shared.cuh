@@ -1,11 +1,11 @@
 // Shared memory of the step kernel, and how the warps of a CTA take turns in it.
 //
-// Warp 0 takes items from the queue and loads operands into slots of 16 KiB; warps 2 and 3 store what the two consumer warpgroups
-// staged and publish it; warpgroups 1 and 2 multiply. A slot is filled and handed back in an order that both sides derive from the
-// items alone; each keeps one bit per slot, the parity of its uses so far.
+// Two CTAs share an SM, so that one's products run under the other's epilogue. In each, warp 0 takes items from the queue and loads
+// operands, warp 1 stores what the consumer warpgroup staged and publishes it, and warpgroup 1 multiplies.
 //
-// Score items use slots 0-6 in turn, rows and columns alternately; slots 7-12 hold packed weights of the first three bands, and later
-// the planes on their way out. Gradient items use slots 0-11 for weights and rows, three or two a slab.
+// Score items use two stages of 24 KiB (64 rows, 128 columns), and the stash: packed weights of the first three bands, and later the
+// planes on their way out. Gradient items use stages of 32 KiB (weights, rows) over all of that memory. Each kind has barriers of its
+// own; whoever changes from one kind to the other first waits until the memory is free.
 #pragma once
 #include <cstddef>
 
@@ -17,57 +17,64 @@
 
 namespace scaling_contrasts::sm90 {
 
-constexpr int slot_bytes_k = 16384, threads_k = 384, queue_k = 4;
-constexpr int score_ring_k = 7, stash_k = 3, first_stash_k = 7;
+constexpr int ctas_k = 2, threads_k = 256, queue_k = 4;
+constexpr int score_stages_k = 2, rows_bytes_k = 8192, columns_bytes_k = 16384,
+              score_stage_bytes_k = rows_bytes_k + columns_bytes_k;
+constexpr int gradient_stage_bytes_k = 32768;
+constexpr int stash_k = 3, area_bytes_k = 16384;  // a warpgroup's part of a plane
 
 template <bool fast_>
 struct alignas(1024) shared_t {
-    static constexpr int slots_k = fast_ ? 13 : 11;
-    static constexpr int wide_ring_k = fast_ ? 12 : 9;
+    static constexpr int gradient_stages_k = fast_ ? 3 : 2;
+    static constexpr int operand_bytes_k = gradient_stages_k * gradient_stage_bytes_k;
     static constexpr int stats_k = (fast_ ? 6 : max_prefixes_k + 1) * tile_k;
+    static constexpr int stages_k = score_stages_k + gradient_stages_k;  // those of scores first
 
-    uint8_t slot[slots_k][slot_bytes_k];
+    uint8_t operands[operand_bytes_k];
     float stats[2][2][stats_k];  // [parity of the tile count][row or column side]
     item_t item[queue_k];
-    uint64_t full[slots_k], empty[slots_k];
+    uint64_t full[stages_k], empty[stages_k];
     uint64_t item_full[queue_k], item_empty[queue_k];
-    uint64_t out_full[2], out_empty[2];  // a warpgroup's staged output, and leave to stage more
+    uint64_t out_full, out_empty;  // staged output, and leave to stage more
+    uint64_t drained;              // a score item's planes have left the stash
 
-    static constexpr uint32_t at_slot = 0;
+    static constexpr uint32_t at_stash = score_stages_k * score_stage_bytes_k;
     __host__ __device__ static constexpr uint32_t at_stats(int parity, int side) {
-        return slots_k * slot_bytes_k + (parity * 2 + side) * stats_k * 4;
+        return operand_bytes_k + (parity * 2 + side) * stats_k * 4;
     }
-    static constexpr uint32_t at_item = slots_k * slot_bytes_k + 4 * stats_k * 4;
+    static constexpr uint32_t at_item = operand_bytes_k + 4 * stats_k * 4;
     static constexpr uint32_t at_full = at_item + queue_k * sizeof(item_t);
-    static constexpr uint32_t at_empty = at_full + slots_k * 8;
-    static constexpr uint32_t at_item_full = at_empty + slots_k * 8;
+    static constexpr uint32_t at_empty = at_full + stages_k * 8;
+    static constexpr uint32_t at_item_full = at_empty + stages_k * 8;
     static constexpr uint32_t at_item_empty = at_item_full + queue_k * 8;
     static constexpr uint32_t at_out_full = at_item_empty + queue_k * 8;
-    static constexpr uint32_t at_out_empty = at_out_full + 16;
+    static constexpr uint32_t at_out_empty = at_out_full + 8;
+    static constexpr uint32_t at_drained = at_out_empty + 8;
 };
-static_assert(offsetof(shared_t<true>, out_empty) == shared_t<true>::at_out_empty &&
-              offsetof(shared_t<false>, out_empty) == shared_t<false>::at_out_empty);
-static_assert(sizeof(shared_t<true>) + 1024 <= 232448 && sizeof(shared_t<false>) + 1024 <= 232448);
+static_assert(offsetof(shared_t<true>, drained) == shared_t<true>::at_drained &&
+              offsetof(shared_t<false>, drained) == shared_t<false>::at_drained);
+static_assert(shared_t<true>::at_stash + stash_k * area_bytes_k <= shared_t<true>::operand_bytes_k);
+static_assert(sizeof(shared_t<true>) + 1024 <= 115712 && sizeof(shared_t<false>) + 1024 <= 115712);  // two an SM
 
-/// A reader's place in the queue of items.
-struct queue_t {
-    uint32_t at = 0, phase = 0;
-    __device__ __forceinline__ void next() {
-        if (++at == queue_k) {
-            at = 0;
-            phase ^= 1;
-        }
-    }
+/// A place in a ring of `size_` stages, with the parity of the round: one register.
+template <int size_>
+struct ring_t {
+    uint32_t n = 0;
+    __device__ __forceinline__ uint32_t at() const { return n >= size_ ? n - size_ : n; }
+    __device__ __forceinline__ uint32_t phase() const { return n >= size_; }
+    __device__ __forceinline__ uint32_t before() const { return (at() == 0 ? size_ : at()) - 1; }
+    __device__ __forceinline__ void next() { n = n == 2 * size_ - 1 ? 0 : n + 1; }
 };
+using queue_t = ring_t<queue_k>;
 
 template <bool fast_>
 __device__ __forceinline__ item_t read_item(uint32_t base, queue_t& queue) {
     using shared = shared_t<fast_>;
-    ptx::mbar_wait(base + shared::at_item_full + queue.at * 8, queue.phase);
-    uint32_t const at = base + shared::at_item + queue.at * sizeof(item_t);
+    ptx::mbar_wait(base + shared::at_item_full + queue.at() * 8, queue.phase());
+    uint32_t const at = base + shared::at_item + queue.at() * sizeof(item_t);
     uint4 const lo = ptx::load_b128(at), hi = ptx::load_b128(at + 16);
     __syncwarp();
-    if ((threadIdx.x & 31) == 0) ptx::mbar_arrive(base + shared::at_item_empty + queue.at * 8);
+    if ((threadIdx.x & 31) == 0) ptx::mbar_arrive(base + shared::at_item_empty + queue.at() * 8);
     queue.next();
     auto const uniform = [](uint32_t v) {
         return __reduce_or_sync(~0u, v);
@@ -75,7 +82,7 @@ __device__ __forceinline__ item_t read_item(uint32_t base, queue_t& queue) {
     return {uniform(lo.x), uniform(lo.y), uniform(lo.z), uniform(lo.w),
             uniform(hi.x), uniform(hi.y), uniform(hi.z), uniform(hi.w)};
 }
-constexpr int item_readers_k = 8 + 2;  // warps: the consumers' and the two that store
+constexpr int item_readers_k = 4 + 1;  // warps: the consumers' and the one that stores
 
 /// How the sum of a gradient item runs: `transposed` blocks stored as (k, row), then `direct` ones stored as (row, k).
 struct sum_t {
@@ -84,7 +91,7 @@ struct sum_t {
     bool column_side;
 };
 __device__ __forceinline__ sum_t sum_of(params_t const& a, item_t const& item) {
-    uint32_t const i0 = (item.origin >> 16) * strip_k, j0 = (item.origin & 0xffff) * strip_k, count = item.k >> 16;
+    uint32_t const i0 = (item.origin >> 16) * strip_k, j0 = (item.origin & 0xffff) * strip_k, count = item.k;
     sum_t r;
     r.column_side = a.own && item.row / strip_k != i0 / strip_k;
     r.first = r.column_side ? i0 : j0;

@@ -1,23 +1,23 @@
-// The step kernel: persistent, one CTA an SM, scoring one superblock while others multiply the weights of earlier ones.
+// The step kernel: persistent, two CTAs an SM, scoring one superblock while others multiply the weights of earlier ones.
 #pragma once
 #include "scaling_contrasts/sm90/produce.cuh"
 #include "scaling_contrasts/sm90/score.cuh"
 
 namespace scaling_contrasts::sm90 {
 
-/// One warp a consumer warpgroup: stores what it staged, then tells the other CTAs. Runs on lane 0 alone.
+/// One warp: stores what the consumer warpgroup staged, then tells the other CTAs. Runs on lane 0 alone.
 template <bool fast_>
-__device__ __forceinline__ void publish(params_t const& a, uint32_t base, int wg) {
+__device__ __forceinline__ void publish(params_t const& a, uint32_t base) {
     using shared = shared_t<fast_>;
-    uint32_t const out_full = base + shared::at_out_full + wg * 8, out_empty = base + shared::at_out_empty + wg * 8;
+    uint32_t const out_full = base + shared::at_out_full, out_empty = base + shared::at_out_empty;
     queue_t queue;
     uint32_t outputs = 0;
     while (true) {
-        ptx::mbar_wait(base + shared::at_item_full + queue.at * 8, queue.phase);
-        uint32_t const at = base + shared::at_item + queue.at * sizeof(item_t);
+        ptx::mbar_wait(base + shared::at_item_full + queue.at() * 8, queue.phase());
+        uint32_t const at = base + shared::at_item + queue.at() * sizeof(item_t);
         uint4 const lo = ptx::load_b128(at), hi = ptx::load_b128(at + 16);
         item_t const item = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
-        ptx::mbar_arrive(base + shared::at_item_empty + queue.at * 8);
+        ptx::mbar_arrive(base + shared::at_item_empty + queue.at() * 8);
         queue.next();
         if (item.kind == stop_k) return;
         if (item.kind == gradient_k) {
@@ -25,12 +25,12 @@ __device__ __forceinline__ void publish(params_t const& a, uint32_t base, int wg
             outputs ^= 1;
             ptx::fence_gpu();
             ptx::add_release(a.consumed + item.index, 1);
-            ptx::store_release(a.turn + (item.row * a.programs + item.at) * 2 + wg, item.count + 1);
+            ptx::store_release(a.turn + item.row * a.programs + item.at, item.count + 1);
             ptx::mbar_arrive(out_empty);
         } else if constexpr (fast_) {
-            uint8_t* const tile = a.weights + int64_t(item.slot) * 5 * plane_bytes_k + wg * 8192;
+            uint8_t* const tile = a.weights + int64_t(item.slot) * 5 * plane_bytes_k + item.k * 8192;
             auto store = [&](int band, int area) {
-                uint32_t const from = base + (first_stash_k + area * 2 + wg) * slot_bytes_k;
+                uint32_t const from = base + shared::at_stash + area * area_bytes_k;
                 ptx::bulk_store(tile + band * plane_bytes_k, from, 8192);
                 ptx::bulk_store(tile + band * plane_bytes_k + plane_bytes_k / 2, from + 8192, 8192);
                 ptx::bulk_commit();
@@ -51,8 +51,7 @@ __device__ __forceinline__ void publish(params_t const& a, uint32_t base, int wg
             store(1, 0);
             store(0, 1);
             ptx::bulk_wait_read<0>();
-            for (int i = first_stash_k; i < first_stash_k + 2 * stash_k; ++i)
-                ptx::mbar_arrive(base + shared::at_empty + i * 8);
+            ptx::mbar_arrive(base + shared::at_drained);
             ptx::mbar_arrive(out_empty);
             ptx::bulk_wait<0>();
             ptx::fence_async();
@@ -62,7 +61,7 @@ __device__ __forceinline__ void publish(params_t const& a, uint32_t base, int wg
 }
 
 template <bool fast_>
-__global__ void __launch_bounds__(threads_k, 1)
+__global__ void __launch_bounds__(threads_k, ctas_k)
     step_kernel(maps_t const __grid_constant__ maps, params_t const __grid_constant__ a) {
     using shared = shared_t<fast_>;
     extern __shared__ uint8_t raw[];
@@ -70,34 +69,32 @@ __global__ void __launch_bounds__(threads_k, 1)
     int const group = __shfl_sync(~0u, threadIdx.x / 128, 0), lane = threadIdx.x & 31;
 
     if (threadIdx.x == 0) {
-        for (int i = 0; i < shared::slots_k; ++i) {
+        for (int i = 0; i < shared::stages_k; ++i) {
             ptx::mbar_init(base + shared::at_full + i * 8, 1);
-            ptx::mbar_init(base + shared::at_empty + i * 8, 2);  // one arrival a warpgroup
+            ptx::mbar_init(base + shared::at_empty + i * 8, 1);
         }
         for (int i = 0; i < queue_k; ++i) {
             ptx::mbar_init(base + shared::at_item_full + i * 8, 1);
             ptx::mbar_init(base + shared::at_item_empty + i * 8, item_readers_k);
         }
-        for (int i = 0; i < 2; ++i) {
-            ptx::mbar_init(base + shared::at_out_full + i * 8, 4);
-            ptx::mbar_init(base + shared::at_out_empty + i * 8, 1);
-        }
+        ptx::mbar_init(base + shared::at_out_full, 4);
+        ptx::mbar_init(base + shared::at_out_empty, 1);
+        ptx::mbar_init(base + shared::at_drained, 1);
         ptx::fence_mbar_init();
     }
     __syncthreads();
 
     if (group == 0) {
-        ptx::reg_free<40>();
+        ptx::reg_free<48>();
         int const warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
         if (lane == 0) {
             if (warp == 0) produce<fast_>(a, maps, base);
-            else if (warp >= 2) publish<fast_>(a, base, warp - 2);
+            else if (warp == 1) publish<fast_>(a, base);
         }
     } else {
-        ptx::reg_alloc<232>();
-        consumer_t c;
+        ptx::reg_alloc<208>();
+        consumer_t<fast_> c;
         c.base = base;
-        c.wg = group - 1;
         c.warp = __shfl_sync(~0u, threadIdx.x / 32 & 3, 0);
         c.lane = lane;
         c.thread = threadIdx.x & 127;
@@ -109,7 +106,9 @@ __global__ void __launch_bounds__(threads_k, 1)
             watch.lap(item_wait_k, c.thread == 0);
             if (item.kind == stop_k) break;
             if (item.kind == score_k) score_item<fast_>(a, item, c, scale);
-            else gradient_item<fast_>(a, item, c);
+            else if (__reduce_or_sync(~0u, uint32_t(a.program[item.at].width)) == piece_k)
+                gradient_item<fast_, 64>(a, item, c);
+            else gradient_item<fast_, 32>(a, item, c);
         }
     }
 }
