@@ -85,14 +85,14 @@ __global__ void __launch_bounds__(threads_k, ctas_k)
     __syncthreads();
 
     if (group == 0) {
-        ptx::reg_free<48>();
+        ptx::reg_free<40>();
         int const warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
         if (lane == 0) {
             if (warp == 0) produce<fast_>(a, maps, base);
             else if (warp == 1) publish<fast_>(a, base);
         }
     } else {
-        ptx::reg_alloc<208>();
+        ptx::reg_alloc<216>();
         consumer_t<fast_> c;
         c.base = base;
         c.warp = __shfl_sync(~0u, threadIdx.x / 32 & 3, 0);
