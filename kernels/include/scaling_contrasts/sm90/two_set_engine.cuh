@@ -190,9 +190,9 @@ class sm90_two_set_engine_t {
             a_.omega[i] = pairs_.omega[i] = p.prefix_weights[i] / p.prefix_weights[0];
             pairs_.end[i] = end;
             norms_of_.bands[size_t(i)] = {begin, end};
-            for (int column = begin; column < end; column += sm90::piece_k) {
-                auto const piece =
-                    sm90::two_set::piece_t{int16_t(i), int16_t(column), int16_t(std::min(sm90::piece_k, end - column))};
+            for (int column = begin; column < end; column += sm90::two_set::piece_k) {
+                auto const piece = sm90::two_set::piece_t{int16_t(i), int16_t(column),
+                                                          int16_t(std::min(sm90::two_set::piece_k, end - column))};
                 a_.piece[a_.pieces++] = piece;
                 pairs_.piece[pairs_.pieces++] = piece;
             }

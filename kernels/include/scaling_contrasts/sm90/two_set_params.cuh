@@ -9,6 +9,7 @@
 namespace scaling_contrasts::sm90::two_set {
 
 constexpr int row_tile_k = 128, column_tile_k = 256;
+constexpr int piece_k = 256;                          // most columns of a gradient tile
 constexpr int quarter_bytes_k = row_tile_k * 64 * 2;  // weights of 128 rows x 64 columns: [row][64], 128-byte swizzle
 constexpr int tile_bytes_k = 4 * quarter_bytes_k;     // of one tile and band
 constexpr int share_k = 128 * 256;                    // floats of a gradient tile
