@@ -21,12 +21,13 @@ class sm90_step_t final : public gpu::device_step_t {
         require(engine_.begin(set_.embeddings, set_.labels, device_ * problem_.rows, scale_, bias_, stream));
     }
     void score(gpu::candidates_t const& block, cudaStream_t stream) override {
-        require(engine_.score(block.embeddings[0], block.labels, static_cast<std::uint32_t>(problem_.rows),
-                              static_cast<std::uint32_t>(problem_.live_of(block.device)), block.device * problem_.rows,
+        auto const live = static_cast<std::uint32_t>(gpu::live_of(problem_, block));
+        require(engine_.score(block.embeddings[0], block.labels, live, live, block.device * problem_.rows,
                               block.device == device_, stream));
     }
     void finish(cudaStream_t stream) override { require(engine_.finish(set_.gradient, nullptr, stream, out_)); }
     std::int64_t launches() const override { return 4; }
+    bool takes_groups() const override { return true; }
 
   private:
     int device_;

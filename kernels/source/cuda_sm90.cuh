@@ -21,7 +21,9 @@ inline gpu_problem_t gpu_problem(problem_t const& problem, int device) {
     out.self_pairs = problem.self_pairs;
     out.fp32_gradients = problem.gradient_type == gradient_type_t::float32_k;
     out.total_live = static_cast<std::uint64_t>(problem.live_rows());
-    out.candidate_rows = problem.world_size > 1 ? out.rows : 0;
+    bool const groups = problem.loss == loss_t::one_set_sigmoid_k;  // that engine takes several peers at a time
+    if (problem.world_size > 1)
+        out.candidate_rows = groups ? static_cast<std::uint32_t>(gpu::candidate_rows(problem)) : out.rows;
     return out;
 }
 

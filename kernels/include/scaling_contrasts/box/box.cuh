@@ -57,7 +57,10 @@ class box_t {
             use_device(given.ordinal);
             auto& lane = *lanes_.emplace_back(std::make_unique<lane_t>());
             lane.device = std::move(given);
-            if (devices.size() > 1) lane.staging = std::make_unique<staging_t>(problem_, log_sums, *lane.device.ledger);
+            group_ = lane.device.step->takes_groups() ? candidate_rows(problem_) / problem_.rows : 1;
+            if (devices.size() > 1)
+                lane.staging =
+                    std::make_unique<staging_t>(problem_, group_ * problem_.rows, log_sums, *lane.device.ledger);
         }
         use_device(lanes_[0]->device.ordinal);
     }
@@ -171,7 +174,9 @@ class box_t {
 
     candidates_t rows_of(int device) {
         auto const& from = lane(device).device;
-        candidates_t block = {device, {}, from.sets[0].labels, {}};
+        candidates_t block;
+        block.device = device;
+        block.labels = from.sets[0].labels;
         for (std::size_t set = 0; set < from.sets.size(); ++set) {
             block.embeddings[set] = from.sets[set].embeddings;
             block.log_sums[set] = from.step->log_sums(static_cast<int>(set));
@@ -183,19 +188,32 @@ class box_t {
     template <class visit_t>
     void walk(int device, bool log_sums, visit_t&& visit) {
         auto& own = lane(device);
-        int const peers = devices() - 1;
-        auto peer = [&](int k) {
-            auto block = rows_of((device + k) % devices());
-            if (!log_sums) block.log_sums[0] = block.log_sums[1] = nullptr;
-            return block;
+        auto const blocks = blocks_of_peers(device, log_sums);
+        auto fetch = [&](std::size_t i) {
+            if (i < blocks.size()) own.staging->fetch(blocks[i], [this](int peer) { return rows_of(peer); });
         };
-        for (int k = 1; k <= std::min(peers, staging_t::buffers_k); ++k) own.staging->fetch(peer(k));
+        for (std::size_t i = 0; i < staging_t::buffers_k; ++i) fetch(i);
         visit(rows_of(device));
-        for (int k = 1; k <= peers; ++k) {
-            auto const block = peer(k);
-            own.staging->use(block, own.device.step->log_sum_count(block.device), own.main, visit);
-            if (k + staging_t::buffers_k <= peers) own.staging->fetch(peer(k + staging_t::buffers_k));
+        for (std::size_t i = 0; i < blocks.size(); ++i) {
+            own.staging->use(blocks[i], own.device.step->log_sum_count(blocks[i].device), own.main, visit);
+            fetch(i + staging_t::buffers_k);
         }
+    }
+
+    /// The peers behind a device, in their order, in blocks of up to group_ that follow one another.
+    std::vector<candidates_t> blocks_of_peers(int device, bool log_sums) {
+        std::vector<candidates_t> blocks;
+        for (int k = 1; k < devices(); ++k) {
+            int const peer = (device + k) % devices();
+            if (!blocks.empty() && blocks.back().devices < group_ &&
+                peer == blocks.back().device + blocks.back().devices) {
+                ++blocks.back().devices;
+                continue;
+            }
+            blocks.push_back(rows_of(peer));
+            if (!log_sums) blocks.back().log_sums[0] = blocks.back().log_sums[1] = nullptr;
+        }
+        return blocks;
     }
 
     void queue_phase(int device, int phase, domain::half_t half) {
@@ -238,6 +256,7 @@ class box_t {
     problem_t problem_;
     domain::domain_t const* domain_;
     meeting_t meeting_;
+    std::int64_t group_ = 1;  // devices in a block of candidates
     fork_t fork_;
     std::vector<std::unique_ptr<lane_t>> lanes_;
 };

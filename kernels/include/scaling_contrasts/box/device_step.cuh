@@ -1,5 +1,6 @@
 // What the box asks of an engine: one device's share of a step, block of candidates by block of candidates.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 #include "scaling_contrasts/gpu/check.cuh"
@@ -13,13 +14,29 @@ struct set_t {
     void* gradient = nullptr;              ///< [rows][dims], of the problem's gradient type
 };
 
-/// A block of candidates: the live rows of one device, in memory of the GPU that scores them.
+/// A block of candidates: the live rows of one device, in memory of the GPU that scores them. Or of several, one behind the
+/// other, where all their rows are live.
 struct candidates_t {
     int device = 0;                        ///< whose rows; its first row's global number is device * problem.rows
     bf16_t const* embeddings[2] = {};      ///< of each set, [live][dims]
     std::int32_t const* labels = nullptr;  ///< [live], one set only
+    int devices = 1;                       ///< from `device` on; more than one for engines that take_groups() alone
     float const* log_sums[2] = {};         ///< passes after the first: as log_sums() of that device gave them
 };
+
+/// Rows of a block of candidates that an engine which takes groups must expect: peers of few rows come several at a time, for
+/// a kernel over few cells spends most of its time beginning and ending.
+inline std::int64_t candidate_rows(problem_t const& problem) {
+    constexpr std::int64_t enough = 8192;
+    for (int device = 0; device < problem.world_size; ++device)
+        if (problem.live_of(device) != problem.rows) return problem.rows;  // global numbers would not run on
+    auto const peers = std::max<std::int64_t>(1, problem.world_size - 1);
+    return problem.rows * std::clamp<std::int64_t>(enough / problem.rows, 1, peers);
+}
+/// Live rows of a block.
+inline std::int64_t live_of(problem_t const& problem, candidates_t const& block) {
+    return block.devices > 1 ? block.devices * problem.rows : problem.live_of(block.device);
+}
 
 /// A device's share of a step. The device is current in every call, everything is queued on the stream given:
 ///   begin, [gather for every block, close_gather, [gather_positives for every block, close_positives,]]
@@ -45,6 +62,9 @@ class device_step_t {
     /// What these leave for the other devices: log2 of the sums over candidates, [log_sum_count(device)] of a set.
     virtual float const* log_sums(int) const { return nullptr; }
     virtual std::int64_t log_sum_count(int) const { return 0; }
+
+    /// Whether score() takes blocks of several devices, up to candidate_rows().
+    virtual bool takes_groups() const { return false; }
 
     /// Kernels in a score of one block, about: more than graph_limit_k in a step do not go into a graph.
     virtual std::int64_t launches() const = 0;

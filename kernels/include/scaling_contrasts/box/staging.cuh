@@ -13,16 +13,18 @@ class staging_t {
   public:
     static constexpr int buffers_k = 2;
 
-    /// Allocates on the current device. `log_sums`: the most that a set of a device has.
-    staging_t(problem_t const& problem, std::int64_t log_sums, ledger_t& ledger) : problem_(problem) {
+    /// Allocates on the current device. `rows`: the most of a block; `log_sums`: the most that a set of a
+    /// device has.
+    staging_t(problem_t const& problem, std::int64_t rows, std::int64_t log_sums, ledger_t& ledger)
+        : problem_(problem) {
         int const used = std::min(problem.world_size - 1, buffers_k), sets = sets_of(problem.loss);
         for (int i = 0; i < used; ++i) {
             auto& buffer = buffers_[i];
             for (int set = 0; set < sets; ++set) {
-                buffer.embeddings[set] = buffer_t<bf16_t>(ledger, problem.rows * problem.dims);
+                buffer.embeddings[set] = buffer_t<bf16_t>(ledger, rows * problem.dims);
                 buffer.log_sums[set] = buffer_t<float>(ledger, log_sums);
             }
-            if (sets == 1) buffer.labels = buffer_t<std::int32_t>(ledger, problem.rows);
+            if (sets == 1) buffer.labels = buffer_t<std::int32_t>(ledger, rows);
         }
     }
 
@@ -33,15 +35,20 @@ class staging_t {
         for (auto& buffer : buffers_) buffer.holds = -1, buffer.in_use = false;
     }
 
-    /// Queues the fetch of a peer's rows. `block` points at them; two fetches may be ahead of their uses.
-    void fetch(candidates_t const& block) {
+    /// Queues the fetch of a block, whose members' rows `rows_of(device)` points at; two fetches may be ahead of their uses.
+    template <class rows_of_t>
+    void fetch(candidates_t const& block, rows_of_t&& rows_of) {
         auto& buffer = next_to_fetch(block.device);
         if (buffer.holds == block.device) return;
         if (buffer.in_use) buffer.free.wait(copies_);
-        std::int64_t const live = problem_.live_of(block.device);
-        for (int set = 0; set < sets_of(problem_.loss); ++set)
-            copy(buffer.embeddings[set].data(), block.embeddings[set], live * problem_.dims * 2, copies_);
-        if (block.labels) copy(buffer.labels.data(), block.labels, live * 4, copies_);
+        for (int member = 0; member < block.devices; ++member) {
+            candidates_t const from = rows_of(block.device + member);
+            std::int64_t const live = problem_.live_of(from.device), first = member * problem_.rows;
+            for (int set = 0; set < sets_of(problem_.loss); ++set)
+                copy(buffer.embeddings[set].data() + first * problem_.dims, from.embeddings[set],
+                     live * problem_.dims * 2, copies_);
+            if (from.labels) copy(buffer.labels.data() + first, from.labels, live * 4, copies_);
+        }
         buffer.ready.record(copies_);
         buffer.holds = block.device;
         buffer.fetched = true;
@@ -53,7 +60,8 @@ class staging_t {
         auto& buffer = holding(block.device);
         if (buffer.fetched) buffer.ready.wait(main);
         buffer.fetched = false;
-        candidates_t staged = {block.device, {}, block.labels ? buffer.labels.data() : nullptr, {}};
+        candidates_t staged = block;
+        staged.labels = block.labels ? buffer.labels.data() : nullptr;
         for (int set = 0; set < sets_of(problem_.loss); ++set) {
             staged.embeddings[set] = buffer.embeddings[set].data();
             if (!block.log_sums[set]) continue;
@@ -71,7 +79,7 @@ class staging_t {
         buffer_t<std::int32_t> labels;
         buffer_t<float> log_sums[2];
         event_t ready, free;
-        int holds = -1;                        // the device whose rows are here or on their way
+        int holds = -1;                        // the block (its first device) whose rows are here or on their way
         bool fetched = false, in_use = false;  // not yet waited for; scored in this step
     };
 

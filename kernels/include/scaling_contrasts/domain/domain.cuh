@@ -184,7 +184,7 @@ class domain_t {
         if (bytes <= one_shot_limit()) return schedule_t::one_shot_k;
         return memory_->everywhere() ? schedule_t::in_switch_k : schedule_t::two_shot_k;
     }
-    std::size_t one_shot_limit() const { return std::min<std::size_t>(inbox_bytes_, (512u << 10) / unsigned(world())); }
+    std::size_t one_shot_limit() const { return std::min<std::size_t>(inbox_bytes_, (2u << 20) / unsigned(world())); }
     int blocks_of(std::size_t fours) const {
         if (settings_.blocks) return std::min(settings_.blocks, channels_k);
         std::size_t const share = (fours + std::size_t(world()) - 1) / std::size_t(world());

@@ -57,15 +57,16 @@ class basic_engine_t final : public gpu::device_step_t {
             set.products = gpu::buffer_t<float>(ledger, statistics);
             if (!is_float && !problem.forward_only) set.gradient = gpu::buffer_t<float>(ledger, cells);
             set.partial = gpu::buffer_t<double2>(ledger, finish_blocks(problem.rows));
-            std::int64_t candidates = 0;
-            for (int peer = 0; peer < problem.world_size; ++peer)
-                if (peer != device) candidates = std::max(candidates, std::int64_t(ladder_.count) * padded_of(peer));
-            set.candidate_norms = gpu::buffer_t<float>(ledger, candidates);
+            if (problem.world_size > 1) {
+                auto const candidates = takes_groups() ? gpu::candidate_rows(problem) : problem.rows;
+                set.candidate_norms = gpu::buffer_t<float>(ledger, std::int64_t(ladder_.count) * padded_to(candidates));
+            }
             if (is_softmax(problem.loss)) {
                 set.maxima = gpu::buffer_t<float2>(ledger, statistics);
                 set.log_sums = gpu::buffer_t<float>(ledger, log_sum_count(device));
             }
             if (is_nce() && i == 0) positive_logits_ = gpu::buffer_t<float>(ledger, statistics);
+            if (sets() == 2 && !is_float && i == 0) residuals_ = gpu::buffer_t<float>(ledger, statistics);
             if (is_grouped()) {
                 set.positives = gpu::buffer_t<float2>(ledger, statistics);
                 counts_ = gpu::buffer_t<int>(ledger, padded);
@@ -81,6 +82,8 @@ class basic_engine_t final : public gpu::device_step_t {
             rows.positive_logits = positive_logits_.data();
             rows.gradient = is_float ? static_cast<float*>(set.input.gradient) : set.gradient.data();
             rows.weighted_products = set.products.data();
+            rows.residuals = residuals_.data();
+            rows.partners = sets() == 2 ? inputs[1 - i].embeddings : nullptr;
             rows.first = device * problem.rows;
             rows.rows = live;
             rows.padded = padded;
@@ -102,6 +105,7 @@ class basic_engine_t final : public gpu::device_step_t {
     }
 
     bool gathers() const override { return is_softmax(problem_.loss); }
+    bool takes_groups() const override { return !is_softmax(problem_.loss); }
     /// Maxima and sums over one block of candidates.
     void gather(gpu::candidates_t const& block, cudaStream_t stream) override {
         visit(block, pass_t::maxima_k, stream);
@@ -193,9 +197,8 @@ class basic_engine_t final : public gpu::device_step_t {
         gpu::buffer_t<double2> partial;
     };
 
-    int padded_of(int device) const {
-        return static_cast<int>((problem_.live_of(device) + tile_k - 1) / tile_k * tile_k);
-    }
+    static int padded_to(std::int64_t rows) { return static_cast<int>((rows + tile_k - 1) / tile_k * tile_k); }
+    int padded_of(int device) const { return padded_to(problem_.live_of(device)); }
     bool is_nce() const { return problem_.loss == loss_t::info_nce_k; }
     bool is_grouped() const { return problem_.loss == loss_t::one_set_info_nce_k; }
     static unsigned grid(std::int64_t count) { return static_cast<unsigned>((count + 255) / 256); }
@@ -231,8 +234,8 @@ class basic_engine_t final : public gpu::device_step_t {
         columns.inverse_norms = set_[set].candidate_norms.data();
         columns.log_sums = block.log_sums[set];
         columns.first = block.device * problem_.rows;
-        columns.rows = static_cast<int>(problem_.live_of(block.device));
-        columns.padded = padded_of(block.device);
+        columns.rows = static_cast<int>(gpu::live_of(problem_, block));
+        columns.padded = padded_to(columns.rows);
         if (is_grouped()) set_group_sums(columns, block.log_sums[0]);
         gpu::find_inverse_norms(columns.embeddings, columns.rows, columns.padded, ladder_,
                                 set_[set].candidate_norms.data(), stream);
@@ -246,7 +249,7 @@ class basic_engine_t final : public gpu::device_step_t {
     double* out_;
     walker_t<kernels_t> walker_;
     set_t set_[2];
-    gpu::buffer_t<float> positive_logits_;
+    gpu::buffer_t<float> positive_logits_, residuals_;
     gpu::buffer_t<int> counts_;        // one_set_info_nce: each row's positives
     gpu::buffer_t<double> mean_over_;  // and what its mean is over, of all devices
 };

@@ -49,6 +49,7 @@ static __global__ void log_sums_kernel(float2 const* running, float const* posit
     log_sums[i] = fmaxf(rest, own) + log2f(1 + exp2f(-fabsf(rest - own)));
 }
 
+/// With what rounding took off the positive's weight given back to gradient_i,
 /// dX_i in band b = factor t (gradient_i - x_i sum over p >= b of weighted_products_p / |x_i[:p]|^2), rounded to what is
 /// returned; zero for dead rows and past the ladder. One warp a row. `partial` gets each thread block's sums of the
 /// weighted products, dL/dt but for a factor, and of the loss in units of ln 2 where it is a row's: info_nce's, and SupCon's
@@ -72,11 +73,13 @@ static __global__ void __launch_bounds__(finish_threads_k)
              --prefix) {  // from the last band down; first what lies past the ladder
             int const begin = prefix == ladder.count ? ladder.bands[prefix - 1].end : ladder.bands[prefix].begin;
             bool const inside = live && prefix < ladder.count;
+            float residual = 0;
             if (inside) {
                 std::int64_t const at = std::int64_t(prefix) * set.padded + row;
                 float const product = set.weighted_products[at], inverse = set.inverse_norms[at];
                 correction = fmaf(product * inverse, inverse, correction);
                 products += product;
+                if (set.residuals) residual = set.residuals[at];
                 if (row_losses && set.positive_logits[at] > -1e29f) {
                     // log2(1 + negatives / positive): small losses keep their digits
                     double const ratio =
@@ -90,6 +93,11 @@ static __global__ void __launch_bounds__(finish_threads_k)
                     std::uint32_t const x =
                         *reinterpret_cast<std::uint32_t const*>(set.embeddings + row * ladder.dims + i);
                     value = *reinterpret_cast<float2 const*>(set.gradient + row * ladder.dims + i);
+                    if (set.residuals) {
+                        auto const y = *reinterpret_cast<std::uint32_t const*>(set.partners + row * ladder.dims + i);
+                        value.x = fmaf(residual, ptx::low_bf16(y), value.x);
+                        value.y = fmaf(residual, ptx::high_bf16(y), value.y);
+                    }
                     value.x = outer * fmaf(-correction, ptx::low_bf16(x), value.x);
                     value.y = outer * fmaf(-correction, ptx::high_bf16(x), value.y);
                 }

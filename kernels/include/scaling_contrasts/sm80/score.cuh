@@ -100,6 +100,7 @@ __device__ __forceinline__ void suffix_sums(superblock_t const& a, warp_place_t 
     float sum[64] = {};
     int const row = a.first_row + w.tile_row * tile_k + w.row + (w.lane >> 2),
               column = a.first_column + w.tile_column * tile_k + w.column + (w.lane & 3) * 2;
+    constexpr bool is_groups = kPass == pass_t::groups_k;
     bool const labelled = !kPlain && kinds.labelled;
     std::int64_t const to_second_part = !kPlain && a.parts == 2 ? tile_words(a.side, ladder.count, 0, 0) : 0;
     for (int prefix = ladder.count - 1; prefix >= 0; --prefix) {
@@ -135,6 +136,12 @@ __device__ __forceinline__ void suffix_sums(superblock_t const& a, warp_place_t 
                 std::uint32_t const rounded = ptx::pack_bf16(sum[at], sum[at + 1]);
                 std::uint32_t* to = plane + weight_word(half * 2 + i / 8, n, i % 2);
                 *to = rounded;
+                if (!kPlain && !is_groups && a.rows.residuals && (negative >> i * 2 & 3)) {
+                    // a positive outweighs the row's other cells by far: its rounding would be the gradient's error
+                    float const lost = negative >> i * 2 & 1 ? sum[at] - ptx::low_bf16(rounded)
+                                                             : sum[at + 1] - ptx::high_bf16(rounded);
+                    a.rows.residuals[std::int64_t(prefix) * a.rows.padded + row + half * 32 + m * 8] = lost;
+                }
                 if (!kPlain && to_second_part)
                     to[to_second_part] =
                         ptx::pack_bf16(sum[at] - ptx::low_bf16(rounded), sum[at + 1] - ptx::high_bf16(rounded));

@@ -33,8 +33,11 @@ struct rows_t {
     float const* each = nullptr;           ///< one_set_info_nce, of a row: 1 / its positives, or 0
     float* gradient = nullptr;             ///< [rows][dims]: sum over candidates of weight * candidate
     float* weighted_products = nullptr;    ///< sum over candidates of weight * dot product, unsummed over prefixes
-    std::int64_t first = 0;                ///< global number of row 0
-    int rows = 0;                          ///< live rows
+    float* residuals = nullptr;        ///< two sets: what rounding to bf16 took off the positives' weights, one array
+                                       ///< for both sets
+    bf16_t const* partners = nullptr;  ///< two sets: the other set's rows, whose i-th is row i's positive
+    std::int64_t first = 0;            ///< global number of row 0
+    int rows = 0;                      ///< live rows
     int padded = 0;
 };
 
