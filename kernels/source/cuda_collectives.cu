@@ -57,8 +57,8 @@ class all_reduce_backend_t final : public backend_t {
         domain::domain_settings_t settings;
         settings.fabric = fabric_of(options_);
         settings.data_bytes = static_cast<std::size_t>(count) * 4;
-        settings.inbox_bytes = std::min<std::size_t>(settings.data_bytes + 16,
-                                                     schedule_ == schedule_t::one_shot_k ? 16u << 20 : 1u << 20);
+        settings.inbox_bytes =
+            std::min<std::size_t>(settings.data_bytes + 16, schedule_ == schedule_t::one_shot_k ? 16u << 20 : 1u << 20);
         settings.blocks = std::atoi(option(options_, "blocks", "0").c_str());
         domain_ = std::make_unique<domain::domain_t>(ordinals_, settings);
         for (int rank = 0; rank < problem_.world_size; ++rank) {
