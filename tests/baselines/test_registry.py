@@ -24,7 +24,7 @@ PREDICT = {
 
 def expected_of(variant: dict) -> list[str]:
     """The statuses that a variant names, one or by state."""
-    given = variant["expected_status"]
+    given = variant.get("expected_status", "ok")
     return list(given.values()) if isinstance(given, dict) else [given]
 
 
