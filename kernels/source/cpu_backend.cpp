@@ -13,9 +13,7 @@ namespace {
 class cpu_backend_t final : public backend_t {
   public:
     cpu_backend_t(problem_t const& problem, run_options_t const& options)
-        : problem_(problem),
-          options_(options),
-          own_(rails::devices_of(options.box, options.boxes, problem.world_size)) {
+        : problem_(problem), options_(options), own_(devices_of(options.box, options.boxes, problem.world_size)) {
         memory_counter().reset_peak();
         baseline_ = resident_bytes();
     }

@@ -13,6 +13,7 @@
 #include "scaling_contrasts/cell.hpp"
 #include "scaling_contrasts/cpu/block.hpp"
 #include "scaling_contrasts/cpu/targets.hpp"
+#include "scaling_contrasts/devices.hpp"
 
 namespace scaling_contrasts {
 
@@ -21,14 +22,6 @@ struct set_t {
     bf16_t const* embeddings = nullptr;    ///< `[rows][dims]`, the first `live` rows count
     std::int32_t const* labels = nullptr;  ///< group of each row; null: global row (or pair) numbers, all different
     void* gradient = nullptr;              ///< `[rows][dims]`, float or bf16_t as problem.gradient_type says
-};
-
-/// Which of a problem's devices a process drives.
-struct devices_t {
-    int first = 0;
-    int count = 0;  ///< 0: all
-
-    bool hold(int device) const { return count == 0 || (device >= first && device < first + count); }
 };
 
 class step_t {

@@ -119,4 +119,19 @@ class rails_t {
     std::vector<std::atomic<std::uint64_t>> arrivals_;
 };
 
+/// Loss, dt and db of a step over all boxes: each box's part from its first rail, added in the boxes' order, so that every
+/// box gets the same bits. Waits for the parts.
+inline scalars_t sum_of_boxes(rails_t& rails, mesh_t const& mesh, std::uint64_t step) {
+    scalars_t sum;
+    for (int box = 0; box < mesh.boxes(); ++box) {
+        auto const* const part = reinterpret_cast<scalars_t const*>(
+            box == mesh.box() ? rails.plan().lane(0, kind_t::scalars_k).sources[step % 2][0].data
+                              : rails.wait(box, 0, kind_t::scalars_k, step));
+        sum.loss += part->loss;
+        sum.scale_gradient += part->scale_gradient;
+        sum.bias_gradient += part->bias_gradient;
+    }
+    return sum;
+}
+
 }  // namespace scaling_contrasts::rails

@@ -10,12 +10,6 @@
 
 namespace scaling_contrasts::rails {
 
-/// The devices of one box: equal shares, in order.
-inline devices_t devices_of(int box, int boxes, int world_size) {
-    int const each = world_size / boxes;
-    return {box * each, each};
-}
-
 class boxes_step_t {
   public:
     /// Collective. `problem` is of all boxes; `sets[i * sets_of(loss) + set]` of this box's device i, and must outlive
@@ -52,7 +46,7 @@ class boxes_step_t {
     /// Forward and backward. The embeddings must not change before `scalars()` has returned.
     void run();
     /// Loss, dt and db of the last step over all boxes, the same bits on each. Waits for the other boxes.
-    scalars_t scalars() { return round_ == 0 ? scalars_t{} : take_scalars(round_); }
+    scalars_t scalars() { return round_ == 0 ? scalars_t{} : sum_of_boxes(*rails_, mesh_, round_); }
 
   private:
     std::size_t set_bytes() const { return static_cast<std::size_t>(problem_.rows * problem_.dims) * sizeof(bf16_t); }
@@ -68,7 +62,6 @@ class boxes_step_t {
     value_t* source(int rail, kind_t kind) {
         return reinterpret_cast<value_t*>(rails_->plan().lane(rail, kind).sources[round_ % 2][0].data);
     }
-    scalars_t take_scalars(std::uint64_t round);
     plan_t make_plan(std::vector<set_t> const& sets);
     std::vector<set_t> all_sets(std::vector<set_t> const& own);
 
@@ -169,7 +162,7 @@ void boxes_step_t::for_arrivals(kind_t awaited, visit_t&& visit) {
 }
 
 inline void boxes_step_t::run() {
-    if (round_ >= 2) take_scalars(round_ - 1);  // their landing and source are used again by this step
+    if (round_ >= 2) sum_of_boxes(*rails_, mesh_, round_ - 1);  // their landing and source are used again by this step
     ++round_;
     post(kind_t::embeddings_k);
     if (!overlap_)
@@ -202,20 +195,6 @@ inline void boxes_step_t::run() {
     for_own([&](int device) { step_->finish(device); });
     *source<scalars_t>(0, kind_t::scalars_k) = step_->all_reduce();
     rails_->post(0, kind_t::scalars_k, round_);
-}
-
-/// Box by box in order: the same sums, bit for bit, everywhere.
-inline scalars_t boxes_step_t::take_scalars(std::uint64_t round) {
-    scalars_t sum;
-    for (int box = 0; box < mesh_.boxes(); ++box) {
-        auto const* const part = reinterpret_cast<scalars_t const*>(
-            box == mesh_.box() ? rails_->plan().lane(0, kind_t::scalars_k).sources[round % 2][0].data
-                               : rails_->wait(box, 0, kind_t::scalars_k, round));
-        sum.loss += part->loss;
-        sum.scale_gradient += part->scale_gradient;
-        sum.bias_gradient += part->bias_gradient;
-    }
-    return sum;
 }
 
 }  // namespace scaling_contrasts::rails

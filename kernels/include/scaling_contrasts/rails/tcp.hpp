@@ -72,12 +72,16 @@ class tcp_rails_t final : public rails_t {
                 out.header.bytes = part(index + 1) - part(index);
                 out.sources = &lane.sources[step % 2];
                 line->posted.push_back(out);
+                ++unsent_;
             }
         }
         wake();
     }
 
+    /// What was posted is counted too, once it has left.
     traffic_t traffic() const override {
+        for (deadline_t const deadline = in_seconds(1); unsent_ > 0 && steady_t::now() < deadline;)
+            std::this_thread::sleep_for(std::chrono::microseconds(50));
         return {bytes_sent_.load(), bytes_received_.load(), messages_sent_.load(), messages_received_.load()};
     }
 
@@ -139,6 +143,7 @@ class tcp_rails_t final : public rails_t {
     std::vector<std::unique_ptr<line_t>> lines_;                                         // by box, rail and socket
     std::map<std::tuple<int, int, std::uint32_t, std::uint64_t>, std::size_t> partial_;  // bytes of unfinished messages
     std::atomic<std::uint64_t> bytes_sent_ = 0, bytes_received_ = 0, messages_sent_ = 0, messages_received_ = 0;
+    std::atomic<int> unsent_ = 0;  ///< stripes
     std::atomic<bool> stopping_ = false;
     std::thread thread_;
 };
@@ -216,6 +221,7 @@ inline void tcp_rails_t::send(line_t& line) {
         if (out.sent < sizeof(stripe_t) + out.header.bytes) continue;
         if (out.header.offset == 0) ++messages_sent_;
         line.sending.pop_front();
+        --unsent_;
     }
     if (full == line.blocked) return;
     line.blocked = full;
