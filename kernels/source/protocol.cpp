@@ -165,6 +165,7 @@ class run_t {
     void require_supported(problem_t const& problem) const {
         std::string reason = factory_.unsupported(problem, options());
         if (arguments_.dtype != "bfloat16") reason = "embeddings are bfloat16 only";
+        if (arguments_.all_reduce && arguments_.meeting.boxes > 1) reason = "an all-reduce takes one box; give nodes 1";
         if (!reason.empty()) throw failure_t(status_t::unsupported_k, reason);
     }
     std::unique_ptr<backend_t> make(problem_t const& problem) const {
