@@ -186,8 +186,11 @@ inline void boxes_step_t::run() {
             step_->write_statistics(device, source<float>(device - own_.first, kind_t::statistics_k));
         });
         post(kind_t::statistics_k);
-        for_own_blocks(score);
-        for_arrivals(kind_t::statistics_k, score);
+        if (!problem_.forward_only ||
+            problem_.loss != loss_t::info_nce_k) {  // info_nce's loss follows from its log-sums
+            for_own_blocks(score);
+            for_arrivals(kind_t::statistics_k, score);
+        }
     } else {
         for_own_blocks(score);
         for_arrivals(kind_t::embeddings_k, score);
