@@ -190,7 +190,7 @@ class cuda_backend_t final : public backend_t {
     }
     /// Of one device: the box's stages are its engine's calls, one after the other.
     std::vector<stage_seconds_t> stages(int steps) override {
-        if (problem_.world_size > 1) return {};  // of several boxes too
+        if (problem_.world_size > 1) return {};
         auto const stream = box_->stream(0);
         gpu::candidates_t own;
         for (std::size_t set = 0; set < slots_.size(); ++set) own.embeddings[set] = slots_[set].embeddings.data();
@@ -308,7 +308,7 @@ class cuda_backend_t final : public backend_t {
             return state.waits[at] ? 1e-9 * double(state.waited_ns[at]) / double(state.waits[at]) : 0.0;
         };
         double least = 1e30, most = 0, end = 0;
-        for (int device = 0; device < own_.count; ++device) {
+        for (int device = 0; device < problem_.world_size; ++device) {
             double const start = seconds(device, domain::phase_t::embeddings_k);
             least = std::min(least, start), most = std::max(most, start);
             end = std::max(end, seconds(device, domain::phase_t::small_k));
@@ -318,7 +318,7 @@ class cuda_backend_t final : public backend_t {
     void watch() override {
         synchronize();
         if (domain_)
-            for (int device = 0; device < own_.count; ++device) domain_->reset_waits(device);
+            for (int device = 0; device < problem_.world_size; ++device) domain_->reset_waits(device);
     }
 
     std::string engine() const override { return engine_of(problem_, options_); }
@@ -366,9 +366,9 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
             return "unknown option " + name +
                    "; known are graph, superblock, virtual_devices, meeting and deadline_ms, and of streaming from the "
                    "host's memory offload, device_memory_mib, block_rows and row_blocks";
-    if (options.boxes > 1 && flag(options, "offload", false)) return "offload takes one box; give nodes 1";
     if (flag(options, "offload", false) && problem.forward_only)
         return "the offload mode has no forward pass alone; leave out offload or forward_only";
+    if (options.boxes > 1) return "several boxes run on the CPU alone so far; use device cpu, or nodes 1";
     if (flag(options, "offload", false)) return offload_unsupported(problem, options);
     if (auto const meeting = option(options, "meeting", "flags"); meeting != "flags" && meeting != "events")
         return "option meeting is '" + meeting + "'; known are flags and events";
