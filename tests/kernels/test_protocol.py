@@ -154,7 +154,8 @@ def test_people_get_one_readable_line_and_programs_get_events():
 
 def test_capabilities():
     said = json.loads(run("--capabilities").stdout)
-    assert said["losses"] == ["one_set_sigmoid", "two_set_sigmoid", "info_nce", "one_set_info_nce"]
+    losses = ["one_set_sigmoid", "two_set_sigmoid", "info_nce", "one_set_info_nce"]
+    assert said["losses"] == [*losses, "one_set_all_reduce"]
     assert "cpu-portable" in said["engines_usable"] and set(said["engines_usable"]) <= set(said["engines_built"])
     assert said["contract"] == 1 and "cpu" in said["devices"]
 
@@ -164,3 +165,10 @@ def test_an_engine_can_be_forced_by_flag_option_or_environment():
     assert "cpu-portable" in run(*words, "--engine", "cpu-portable").stdout
     assert "cpu-portable" in run(*words, "--options", "engine=cpu-portable").stdout
     assert "cpu-portable" in run(*words, environment={"SCALING_CONTRASTS_ENGINE": "cpu-portable"}).stdout
+
+
+def test_an_all_reduce_is_for_gpus_and_the_fabric_is_one_of_three():
+    done = run("--loss", "one_set_all_reduce", "--world-size", "2")
+    assert done.returncode == 2 and "give --device cuda" in done.stderr
+    done = run("--rows", "16", "--fabric", "copper")
+    assert done.returncode == 2 and "auto, multicast, peer" in done.stderr
