@@ -17,6 +17,7 @@ import torch
 from torch import distributed
 
 from baselines import torch_inputs
+from baselines.first_use import TorchMeter
 from baselines.interface import Declaration, Outputs, Unsupported
 from baselines.torch_runtime import TorchSystem
 
@@ -46,6 +47,7 @@ class TorchAllReduce(TorchSystem):
         ).values()
         self.buffer = self._symmetric(rows) if self.options.get("backend", "nccl") != "nccl" else rows
         self.pending, self.steps, self.graphs = 0, 0, {}
+        self._first_use = TorchMeter()
         self.barrier()
 
     def _symmetric(self, rows: torch.Tensor) -> torch.Tensor:

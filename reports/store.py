@@ -96,6 +96,11 @@ class Run:
         return not any(row["status"] == "interrupted" for row in self.rows)
 
     @property
+    def whole(self) -> bool:
+        """Whether it came to its end, too."""
+        return self.complete and self.environment.get("finished") is not False
+
+    @property
     def slug(self) -> str:
         """The same, for file names and anchors."""
         parts = dict.fromkeys((self.machine, self.campaign, self.protocol, *(["cold"] if self.cache == "cold" else [])))
@@ -228,7 +233,7 @@ def _facts(path: Path, columns: tuple[str, ...]) -> tuple[Row, ...]:
 def _measured(folder: Path) -> tuple[tuple[Run, ...], tuple[str, ...]]:
     """One run of each (machine, campaign, protocol, caches), and one line for each run that is not shown.
 
-    The newest one that left no case out, or the newest of those that did.
+    The newest one that came to its end and left no case out, or the newest of those that did not: its rows say so.
     """
     newest: dict[tuple[str, ...], Run] = {}
     passed_over = []
@@ -241,8 +246,9 @@ def _measured(folder: Path) -> tuple[tuple[Run, ...], tuple[str, ...]]:
             continue
         key = (run.machine, run.campaign, run.protocol, run.cache)
         older = newest.get(key)
-        if older and older.complete and not run.complete:
-            passed_over.append(f"{name}: its time budget left cases out, and an older run has them all")
+        if older and older.whole and not run.whole:
+            why = "not finished" if run.environment.get("finished") is False else "its time budget left cases out"
+            passed_over.append(f"{name}: {why}, and an older run has them all")
             continue
         # Paths are sorted and a run id begins with its time, so the later one is the newer one.
         newest[key] = run
@@ -306,8 +312,6 @@ def _environment(path: Path) -> Mapping[str, Any]:
 def _incomplete(run: Run) -> str:
     if not run.rows:
         return "no rows yet"
-    if run.environment.get("finished") is False:
-        return "not finished"
     if run.environment.get("finished") is None and not run.complete:
         return "interrupted before its end"
     return ""

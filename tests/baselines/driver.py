@@ -1,7 +1,7 @@
 """A tiny stand-in for the worker: load a system from its YAML alone, run steps, hand the results back.
 
 `run_ranks` starts one process per rank for systems under `launcher: torchrun`; a `single` system gets one process with
-as many forced host devices as ranks.
+as many forced host devices as ranks. Starting them takes longer than most cases do, so one start serves many cases.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -49,15 +50,23 @@ def make_case(system: str, variant: str, folder: Path = CONFIGS, **changes) -> d
     return {**case.to_json(), "threads": 1}
 
 
-def run_ranks(cases: list[dict], folder: Path = CONFIGS, timeout: float = 240) -> list[list[Outputs]]:
-    """Run the cases one after another in the same processes; the outputs of every case, rank by rank."""
+def run_ranks(
+    cases: list[dict], folder: Path = CONFIGS, timeout: float = 240, keep_errors: bool = False
+) -> list[list[Outputs | str]]:
+    """Run the cases, of one launcher and world size, one after another in the same processes.
+
+    Returns the outputs of every case, rank by rank; `keep_errors`: or what a rank raised, as text.
+    """
     if not cases:
         return []
-    data = registry(folder)[cases[0]["system"]]
+    systems = registry(folder)
     size = cases[0]["world_size"]
-    single = data["launcher"] == "single"
+    launchers = {systems[case["system"]]["launcher"] for case in cases}
+    assert len(launchers) == 1 and {case["world_size"] for case in cases} == {size}
+    single = launchers == {"single"}
+    work = [(systems[case["system"]]["target"], case) for case in cases]
     with tempfile.TemporaryDirectory() as scratch:
-        (Path(scratch) / "cases.json").write_text(json.dumps([data["target"], cases, [str(ROOT), str(folder)]]))
+        (Path(scratch) / "cases.json").write_text(json.dumps(work))
         common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "OMP_NUM_THREADS": "1"}
         common["PYTHONPATH"] = os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")])
         if single:
@@ -78,7 +87,10 @@ def run_ranks(cases: list[dict], folder: Path = CONFIGS, timeout: float = 240) -
                 process.kill()
         assert not any(errors), "\n".join(errors)
         per_rank = [pickle.loads((Path(scratch) / f"{rank}.pickle").read_bytes()) for rank in range(len(processes))]
-    return [list(outputs) for outputs in zip(*per_rank, strict=True)]
+    results = [list(outputs) for outputs in zip(*per_rank, strict=True)]
+    raised = [output for outputs in results for output in outputs if isinstance(output, str)]
+    assert keep_errors or not raised, "\n".join(raised)
+    return results
 
 
 def errors(case: dict, outputs: list[Outputs]) -> dict[str, float]:
@@ -143,27 +155,32 @@ def relayout(system: object, layout: str) -> None:
     system.leaves = leaves
 
 
+def _run(target: str, case: dict, world: World) -> Outputs:
+    system = load(target)(case, world)
+    system.build()
+    if case.get("test_layout"):
+        relayout(system, case["test_layout"])
+    system.step()
+    system.step()  # a second step must not add to the first
+    system.synchronize()
+    system.barrier()
+    assert system.maximum(float(world.rank)) == (case["world_size"] - 1.0 if world.world_size > 1 else 0.0)
+    system.memory_reset()
+    system.step()
+    system.synchronize()
+    out = system.outputs()
+    out.extra = {"memory": system.memory(), "versions": system.versions(), "device_name": system.device_name}
+    system.close()
+    return out
+
+
 def _main(scratch: str, rank: int, world_size: int) -> None:
-    target, cases, _ = json.loads((Path(scratch) / "cases.json").read_text())
-    adapter = load(target)
-    results = []
-    for case in cases:
-        system = adapter(case, World(rank, world_size, rank))
-        system.build()
-        if case.get("test_layout"):
-            relayout(system, case["test_layout"])
-        system.step()
-        system.step()  # a second step must not add to the first
-        system.synchronize()
-        system.barrier()
-        assert system.maximum(float(rank)) == (case["world_size"] - 1.0 if world_size > 1 else 0.0)
-        system.memory_reset()
-        system.step()
-        system.synchronize()
-        out = system.outputs()
-        out.extra = {"memory": system.memory(), "versions": system.versions(), "device_name": system.device_name}
-        results.append(out)
-        system.close()
+    results: list[Outputs | str] = []
+    for target, case in json.loads((Path(scratch) / "cases.json").read_text()):
+        try:
+            results.append(_run(target, case, World(rank, world_size, rank)))
+        except Exception:
+            results.append(traceback.format_exc())
     (Path(scratch) / f"{rank}.pickle").write_bytes(pickle.dumps(results))
 
 

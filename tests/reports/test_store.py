@@ -78,9 +78,17 @@ def test_the_newest_finished_run_of_each_protocol_is_shown(results):
     assert loaded.passed_over == (
         "m/quick/20260101T000000Z-aaaa: a newer run is shown",
         "m/quick/20260104T000000Z-dddd: its time budget left cases out, and an older run has them all",
-        "m/quick/20260105T000000Z-eeee: not finished",
+        "m/quick/20260105T000000Z-eeee: not finished, and an older run has them all",
         "m/quick/20260106T000000Z-ffff: no rows yet",
     )
+
+
+def test_a_run_that_was_stopped_is_shown_where_there_is_no_better_one(results):
+    stopped = [*quick_rows(), row("native", "info_nce", "info_nce", 256, status="interrupted", reason="Ctrl-C")]
+    add_run(results, "m", "quick", "20260101T000000Z-aaaa", stopped, {"finished": False})
+    assert [run.run_id[-4:] for run in store.load(results).runs] == ["aaaa"]
+    add_run(results, "m", "quick", "20260102T000000Z-bbbb", quick_rows())
+    assert [run.run_id[-4:] for run in store.load(results).runs] == ["bbbb"]
 
 
 def test_a_run_whose_budget_left_cases_out_is_shown_where_there_is_no_better_one(results):
