@@ -120,8 +120,8 @@ def scaling(run: Run) -> Table | None:
         rows=tuple(body),
         note="Weak: cells per second and rank at N ranks over those at one rank of the same R, N t(1, R) / t(N, R), "
         "for each rank covers N R x R cells. Strong: t(1, N R) / (N t(N, R)). The one-set loss scores a rank's own "
-        "block for both halves at once, and at one rank that is all it does: its efficiencies are at most about "
-        "N / (2N - 1).",
+        "block for both halves at once: 3 R R D FLOPs against 4 R R D of each foreign block. Counted so, its "
+        "efficiencies are at most 3N / (4N - 1); where a step is mostly fixed costs, they come out higher.",
     )
 
 
