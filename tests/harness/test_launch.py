@@ -234,4 +234,5 @@ def test_events_survive_a_kill(tmp_path):
     _until(lambda: events.exists() and "ready" in events.read_text())
     process.kill()
     process.wait()
-    assert [json.loads(line)["event"] for line in events.read_text().splitlines()] == ["start", "ready"]
+    written = [json.loads(line)["event"] for line in events.read_text().splitlines()]
+    assert written[:2] == ["start", "ready"]  # what came before the kill is whole; more may have followed
