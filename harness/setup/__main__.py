@@ -16,12 +16,18 @@ if sys.version_info < (3, 11):
 from harness.setup.processes import SetupError
 from harness.setup.targets import TARGETS
 
+# How make hands its own command line on. A make that is started by what a target runs must not obey it: `make test
+# PYTHON=a` would choose the interpreter of every make that a test starts.
+OF_THE_CALLING_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL")
+
 
 def main(arguments):
     """Run one target. Exit code: the target's own, 2 for bad input or failed set-up, 130 after Ctrl-C."""
     if len(arguments) != 1 or arguments[0] not in TARGETS:
         print(f"setup: name one target: {', '.join(TARGETS)}", file=sys.stderr)
         return 2
+    for name in OF_THE_CALLING_MAKE:
+        os.environ.pop(name, None)
     try:
         return TARGETS[arguments[0]](os.environ)
     except SetupError as problem:

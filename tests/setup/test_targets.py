@@ -71,6 +71,13 @@ def test_an_interpreter_or_environment_that_is_none_is_one_line(project: Project
     assert project.calls() == []
 
 
+def test_a_make_started_by_a_target_does_not_obey_this_one_s_command_line(project: Project):
+    note = "import os; open('seen', 'w').write(repr({name for name in os.environ if name.startswith('M')}))\n"
+    (project.root / "harness" / "__main__.py").write_text(note)
+    assert project.make("bench", "VENV=none", "MASTER_ADDR=10.0.0.1", "--no-print-directory").returncode == 0
+    assert (project.root / "seen").read_text() == "{'MASTER_ADDR'}"
+
+
 def test_list_prints_cases_and_renders_no_page(project: Project):
     assert project.make("bench", "VENV=none", "LIST=1").returncode == 0
     assert project.calls() == [["harness", "bench", "list=true"]]
