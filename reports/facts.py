@@ -45,7 +45,7 @@ def headline_shapes(results: Results) -> list[Shape]:
             preference = (run.protocol == "standard", run.run_id, ranks)
             if run.machine not in chosen or preference > chosen[run.machine][0]:
                 chosen[run.machine] = preference, shape
-    return [chosen[machine][1] for machine in sorted(chosen)]
+    return [shape for _, shape in chosen.values()]
 
 
 def facts(results: Results) -> list[str]:

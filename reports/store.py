@@ -91,6 +91,11 @@ class Run:
         return next((row["cache_state"] for row in self.rows if row["cache_state"]), "warm")
 
     @property
+    def on_cpu(self) -> bool:
+        """Whether no row was measured on an accelerator."""
+        return all(row["device"] == "cpu" for row in self.rows)
+
+    @property
     def complete(self) -> bool:
         """Whether no case was left out for want of time."""
         return not any(row["status"] == "interrupted" for row in self.rows)
@@ -254,7 +259,8 @@ def _measured(folder: Path) -> tuple[tuple[Run, ...], tuple[str, ...]]:
         newest[key] = run
         if older:
             passed_over.append(f"{older.machine}/{older.campaign}/{older.run_id}: a newer run is shown")
-    return tuple(newest[key] for key in sorted(newest)), tuple(sorted(passed_over))
+    ordered = sorted(newest, key=lambda key: (newest[key].on_cpu, key))  # what readers came for, first
+    return tuple(newest[key] for key in ordered), tuple(sorted(passed_over))
 
 
 def _capacities(folder: Path) -> tuple[tuple[Capacity, ...], tuple[str, ...]]:

@@ -107,6 +107,14 @@ def test_a_run_whose_budget_left_cases_out_is_shown_where_there_is_no_better_one
     assert [run.run_id[-4:] for run in store.load(results).runs] == ["dddd"]
 
 
+def test_machines_with_gpus_come_before_those_without(results):
+    on_gpu = [each | {"device": "cuda"} for each in quick_rows()]
+    add_run(results, "a", "quick", "20260101T000000Z-aaaa", quick_rows())
+    add_run(results, "b", "quick", "20260101T000000Z-bbbb", on_gpu)
+    add_run(results, "c", "quick", "20260101T000000Z-cccc", on_gpu)
+    assert [run.machine for run in store.load(results).runs] == ["b", "c", "a"]
+
+
 def test_cold_and_warm_runs_are_shown_side_by_side(results):
     cold = [each | {"cache_state": "cold"} for each in quick_rows()]
     add_run(results, "m", "quick", "20260101T000000Z-aaaa", quick_rows())
