@@ -5,6 +5,7 @@
 #include "backend.hpp"
 #include "process_memory.hpp"
 #include "scaling_contrasts.hpp"
+#include "scaling_contrasts/rails/cpu_box.hpp"
 #include "scaling_contrasts/rails/step.hpp"
 
 namespace scaling_contrasts::bench {
@@ -41,10 +42,13 @@ class cpu_backend_t final : public backend_t {
                 });
                 views.push_back({embeddings_[slot].data(), labels_[slot].data(), gradients_[slot].data()});
             }
-        if (options_.mesh)
-            boxes_step_ = std::make_unique<rails::boxes_step_t>(*options_.mesh, options_.rails, problem_, views,
-                                                                options_.threads, options_.engine);
-        else step_ = std::make_unique<step_t>(problem_, std::move(views), options_.threads, options_.engine);
+        if (options_.mesh) {
+            local_ =
+                std::make_unique<rails::cpu_box_t>(problem_, own_, std::move(views), options_.threads, options_.engine);
+            boxes_step_ = std::make_unique<rails::boxes_step_t>(*options_.mesh, options_.rails, problem_, *local_);
+        } else {
+            step_ = std::make_unique<step_t>(problem_, std::move(views), options_.threads, options_.engine);
+        }
     }
 
     void step() override {
@@ -130,6 +134,7 @@ class cpu_backend_t final : public backend_t {
     std::vector<buffer_t<std::byte>> gradients_;
     std::vector<buffer_t<std::int32_t>> labels_;
     std::unique_ptr<step_t> step_;                     // of one box
+    std::unique_ptr<rails::cpu_box_t> local_;          // this one of several
     std::unique_ptr<rails::boxes_step_t> boxes_step_;  // of several
     scalars_t scalars_;
 };

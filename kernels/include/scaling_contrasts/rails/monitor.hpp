@@ -38,6 +38,11 @@ class monitor_t {
         return reason_;
     }
 
+    /// Throws failure_t, the recorded failure and `phase`, where there is one.
+    void require(std::string const& phase) const {
+        if (failed_) throw lost(reason() + ", while this box " + phase);
+    }
+
     /// Something that a wait may be about has changed.
     void notify() {
         { std::lock_guard const lock(mutex_); }

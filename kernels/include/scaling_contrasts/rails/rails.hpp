@@ -85,20 +85,25 @@ class rails_t {
     bool arrived(int box, int rail, kind_t kind, std::uint64_t step) const {
         return arrivals_[at(box, rail, kind)].load(std::memory_order_acquire) >= step;
     }
-    /// Where the counterpart's message of that step lies once it has arrived. Throws failure_t that names the box.
-    std::byte const* wait(int box, int rail, kind_t kind, std::uint64_t step) {
-        auto phase = [&] {
-            return std::string("waited for its ") + name_of(kind) + " of step " + std::to_string(step);
-        };
+    /// Where the counterpart's message of that step lies once it has arrived.
+    std::byte const* landing(int box, int rail, kind_t kind, std::uint64_t step) const {
+        return plan_.lane(rail, kind).landings[static_cast<std::size_t>(box)][step % 2];
+    }
+    /// Returns when that message has arrived, or when `or_else()` holds. Throws failure_t that names the box.
+    template <class or_else_t>
+    void wait(int box, int rail, kind_t kind, std::uint64_t step, or_else_t&& or_else) {
         double const seconds = mesh_.wait_seconds();
         mesh_.monitor().wait(
-            in_seconds(seconds), [&] { return arrived(box, rail, kind, step); }, phase,
+            in_seconds(seconds), [&] { return arrived(box, rail, kind, step) || or_else(); },
+            [&] { return phase_of(kind, step); },
             [&] {
                 std::ostringstream text;
-                text << mesh_.name(box) << ": silent for " << seconds << " s, while this box " << phase();
+                text << mesh_.name(box) << ": silent for " << seconds << " s, while this box " << phase_of(kind, step);
                 return text.str();
             });
-        return plan_.lane(rail, kind).landings[static_cast<std::size_t>(box)][step % 2];
+    }
+    static std::string phase_of(kind_t kind, std::uint64_t step) {
+        return std::string("waited for its ") + name_of(kind) + " of step " + std::to_string(step);
     }
 
   protected:
@@ -120,13 +125,13 @@ class rails_t {
 };
 
 /// Loss, dt and db of a step over all boxes: each box's part from its first rail, added in the boxes' order, so that every
-/// box gets the same bits. Waits for the parts.
-inline scalars_t sum_of_boxes(rails_t& rails, mesh_t const& mesh, std::uint64_t step) {
+/// box gets the same bits. The parts have arrived.
+inline scalars_t sum_of_boxes(rails_t const& rails, mesh_t const& mesh, std::uint64_t step) {
     scalars_t sum;
     for (int box = 0; box < mesh.boxes(); ++box) {
         auto const* const part = reinterpret_cast<scalars_t const*>(
             box == mesh.box() ? rails.plan().lane(0, kind_t::scalars_k).sources[step % 2][0].data
-                              : rails.wait(box, 0, kind_t::scalars_k, step));
+                              : rails.landing(box, 0, kind_t::scalars_k, step));
         sum.loss += part->loss;
         sum.scale_gradient += part->scale_gradient;
         sum.bias_gradient += part->bias_gradient;

@@ -13,12 +13,14 @@ namespace scaling_contrasts::rails {
 
 #if __has_include(<infiniband/verbs.h>)
 
-/// Why this box cannot use verbs; empty: it can.
-inline std::string verbs_problem(mesh_t& mesh, options_t const& options, plan_t const& plan) {
+/// Why this box cannot use verbs for so many rails; empty: it can. `gpus`: as plan_t::gpus.
+inline std::string verbs_problem(mesh_t& mesh, options_t const& options, int rails,
+                                 std::vector<std::string> const& gpus) {
     if (!verbs_library_t::get().problem.empty()) return verbs_library_t::get().problem;
     bool const ipv4 = mesh.host(mesh.box()).find(':') == std::string::npos;
-    for (int rail = 0; rail < plan.rails(); ++rail)
-        if (!choose_port("/sys", options.device, plan.gpu(rail), mesh.interface(), ipv4, rail))
+    for (int rail = 0; rail < rails; ++rail)
+        if (!choose_port("/sys", options.device, gpus.empty() ? "" : gpus[static_cast<std::size_t>(rail)],
+                         mesh.interface(), ipv4, rail))
             return "no RDMA device" + (options.device.empty() ? "" : " " + options.device) +
                    " with an active Ethernet port and a RoCE v2 GID of " + (ipv4 ? "IPv4" : "IPv6");
     return "";
@@ -158,7 +160,7 @@ inline void verbs_rails_t::complete(nic_t&, ibv_wc const& done) {
 
 #else
 
-inline std::string verbs_problem(mesh_t&, options_t const&, plan_t const&) {
+inline std::string verbs_problem(mesh_t&, options_t const&, int, std::vector<std::string> const&) {
     return "this binary was built without <infiniband/verbs.h>; install libibverbs-dev and build again";
 }
 
