@@ -273,14 +273,10 @@ inline std::string describe(problem_t const& problem, std::string const& engine)
            (problem.self_pairs ? " self" : "") + " on " + engine;
 }
 
-/// Tolerances: fp32 logits are off by scale * 2^-24, which exp makes relative, and fp32 sums of 1e5 terms lose 1e-6. bf16 weights round at 2^-9 = 2e-3 at worst, 1.1e-3 in the mean;
-/// bf16 gradients add as much, independently. `cancel` is for tiny prefixes at t = 100, where the projection off the row
-/// cancels most of a weight and leaves its rounding.
-inline void compare(problem_t const& problem, result_t const& got, result_t const& want, std::string const& engine,
-                    double cancel = 1) {
+/// Scalars to what fp32 sums lose, gradients to `limit`.
+inline void compare_within(double limit, problem_t const& problem, result_t const& got, result_t const& want,
+                           std::string const& engine) {
     std::string const what = describe(problem, engine);
-    bool const rounded = engine == "cpu-avx512bf16", wide = problem.gradient_type == gradient_type_t::float32_k;
-    double const limit = cancel * (wide ? (rounded ? 2e-3 : 1e-5 * std::max(1.0, problem.scale / 20)) : 3e-3);
     testing::expect_below(std::abs(got.scalars.loss - want.scalars.loss), 1e-5 * want.scalars.loss + 1e-9,
                           what + ": loss");
     testing::expect_below(std::abs(got.scalars.scale_gradient - want.scalars.scale_gradient),
@@ -290,6 +286,16 @@ inline void compare(problem_t const& problem, result_t const& got, result_t cons
     for (std::size_t set = 0; set < want.gradients.size(); ++set)
         testing::expect_below(band_error(problem, got.gradients[set], want.gradients[set]), limit,
                               what + ": dX of set " + std::to_string(set));
+}
+
+/// Tolerances: fp32 logits are off by scale * 2^-24, which exp makes relative, and fp32 sums of 1e5 terms lose 1e-6. bf16 weights round at 2^-9 = 2e-3 at worst, 1.1e-3 in the mean;
+/// bf16 gradients add as much, independently. `cancel` is for tiny prefixes at t = 100, where the projection off the row
+/// cancels most of a weight and leaves its rounding.
+inline void compare(problem_t const& problem, result_t const& got, result_t const& want, std::string const& engine,
+                    double cancel = 1) {
+    bool const rounded = engine == "cpu-avx512bf16", wide = problem.gradient_type == gradient_type_t::float32_k;
+    compare_within(cancel * (wide ? (rounded ? 2e-3 : 1e-5 * std::max(1.0, problem.scale / 20)) : 3e-3), problem, got,
+                   want, engine);
 }
 
 inline std::vector<std::string> usable_engines() {

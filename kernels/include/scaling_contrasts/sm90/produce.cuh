@@ -45,6 +45,8 @@ struct producer_t {
         float const* row_stats = a.row.records + int64_t(item.row) * record_floats(prefixes);
         float const* column_stats = a.column.records + int64_t(item.at) * record_floats(prefixes) + prefixes * tile_k;
         uint32_t const stats_bytes = (prefixes + 1) * tile_k * 4;
+        if (slabs == 1)
+            await_all(score_ring, 0);  // or tile n + 2 follows tile n's only slab, whose statistics are in use
 #pragma unroll 1
         for (int s = 0; s < slabs; ++s) {
             uint32_t const at = base + score_ring.at() * score_stage_bytes_k,
@@ -53,7 +55,7 @@ struct producer_t {
             ptx::mbar_expect(full, score_stage_bytes_k + (s == 0 ? 2 * stats_bytes : 0));
             ptx::tma_load(at, &maps.row, s * slab_k, int(item.row * tile_k + item.k * (tile_k / 2)), full);
             ptx::tma_load(at + rows_bytes_k, &maps.column, s * slab_k, int(item.at) * tile_k, full);
-            if (s == 0) {  // safe: slab 0 of tile n + 2 is loaded after every consumer has begun the last band of n + 1
+            if (s == 0) {  // safe: slab 0 of tile n + 2 is loaded after every consumer has multiplied one of n + 1
                 uint32_t const stats = base + shared::at_stats(0, 0) + parity * 2 * shared::stats_k * 4;
                 ptx::bulk_load(stats, row_stats, stats_bytes, full);
                 ptx::bulk_load(stats + shared::stats_k * 4, column_stats, stats_bytes, full);
