@@ -4,15 +4,9 @@
 #include "engines.hpp"
 
 using namespace scaling_contrasts;
+using emulated::make_problem;
 
 namespace {
-
-problem_t make_problem(loss_t loss, std::int64_t rows, std::int64_t live, std::vector<int> prefixes, int dims) {
-    problem_t problem;
-    problem.loss = loss, problem.rows = rows, problem.prefixes = prefixes, problem.dims = dims;
-    problem.live = {live};
-    return problem;
-}
 
 std::vector<int> const article_k = {64, 128, 256, 512, 1024};
 
@@ -24,9 +18,9 @@ void check(problem_t const& problem) {
 }
 
 void one_set_sigmoid() {
-    auto problem = make_problem(loss_t::one_set_sigmoid_k, 256, 200, article_k, 1024);
+    auto problem = make_problem(loss_t::one_set_sigmoid_k, 256, {200}, article_k, 1024);
     check(problem);
-    problem = make_problem(loss_t::one_set_sigmoid_k, 300, 270, {64, 192},
+    problem = make_problem(loss_t::one_set_sigmoid_k, 300, {270}, {64, 192},
                            256);  // columns past the ladder, a narrow and a wide piece
     problem.prefix_weights = {1, 0.5};
     check(problem);
@@ -35,7 +29,7 @@ void one_set_sigmoid() {
     check(problem);
     problem.self_pairs = true, problem.labels = label_layout_t::distinct_k, problem.scale = 5, problem.bias = -1;
     check(problem);
-    check(make_problem(loss_t::one_set_sigmoid_k, 1100, 1090, {64}, 64));  // several superblocks
+    check(make_problem(loss_t::one_set_sigmoid_k, 1100, {1090}, {64}, 64));  // several superblocks
 }
 
 }  // namespace

@@ -238,8 +238,12 @@ __device__ __forceinline__ void suffix_sums(superblock_t const& a, ladder_t cons
                 sum[i * 2] = fmaf(first, u * v[i * 2], sum[i * 2]);
                 sum[i * 2 + 1] = fmaf(second, u * v[i * 2 + 1], sum[i * 2 + 1]);
                 rounded[i] = sm80::ptx::pack_bf16(sum[i * 2], sum[i * 2 + 1]);
-                rest[i] = sm80::ptx::pack_bf16(sum[i * 2] - sm80::ptx::low_bf16(rounded[i]),
-                                               sum[i * 2 + 1] - sm80::ptx::high_bf16(rounded[i]));
+                float const lost = sum[i * 2] - sm80::ptx::low_bf16(rounded[i]),
+                            lost_next = sum[i * 2 + 1] - sm80::ptx::high_bf16(rounded[i]);
+                rest[i] = sm80::ptx::pack_bf16(lost, lost_next);
+                if (a.rows.residuals && (negative >> i * 2 & 3))  // a positive's, as sm80/score.cuh keeps it
+                    a.rows.residuals[std::int64_t(prefix) * a.rows.padded + at.row + at.line] =
+                        negative >> i * 2 & 1 ? lost : lost_next;
             }
             *at_piece = {rounded[0], rounded[1], rounded[2], rounded[3]};
             if (a.parts == 2)
