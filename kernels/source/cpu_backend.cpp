@@ -16,7 +16,6 @@ class cpu_backend_t final : public backend_t {
     cpu_backend_t(problem_t const& problem, run_options_t const& options)
         : problem_(problem), options_(options), own_(devices_of(options.box, options.boxes, problem.world_size)) {
         memory_counter().reset_peak();
-        baseline_ = resident_bytes();
     }
 
     void build() override {
@@ -96,6 +95,7 @@ class cpu_backend_t final : public backend_t {
 
     void memory_reset() override {
         memory_counter().reset_peak();
+        trim();
         reset_peak_resident();
     }
 
@@ -110,8 +110,7 @@ class cpu_backend_t final : public backend_t {
         memory.allocated_peak_bytes = memory_counter().peak.load() / devices;
         memory.input_bytes = inputs / devices;
         memory.gradient_bytes = gradients / devices;
-        if (auto const peak = peak_resident_bytes(); peak && baseline_)
-            memory.device_used_bytes = (*peak - *baseline_) / devices;
+        if (auto const used = used_bytes()) memory.device_used_bytes = *used / devices;
         return memory;
     }
 
@@ -129,7 +128,6 @@ class cpu_backend_t final : public backend_t {
     problem_t problem_;
     run_options_t options_;
     devices_t own_;
-    std::optional<std::int64_t> baseline_;
     std::vector<buffer_t<bf16_t>> embeddings_;
     std::vector<buffer_t<std::byte>> gradients_;
     std::vector<buffer_t<std::int32_t>> labels_;

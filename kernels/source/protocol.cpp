@@ -120,7 +120,8 @@ class run_t {
         declares.number("gradient_scale", 1).number("scalar_scale", 1).text("scale_parameter", "scale");
         declares.text("notes", "one process drives all devices").text("mirrors", "");
         reporter_.event("start", start.raw("declares", declares.line()));
-        reporter_.event("ready", json_t().integer("rss_bytes", resident_bytes()).integer("input_bytes", input_bytes()));
+        reporter_.event("ready",
+                        json_t().integer("rss_bytes", empty_process_bytes()).integer("input_bytes", input_bytes()));
 
         company_.meet();
         require_supported(arguments_.problem);

@@ -16,8 +16,7 @@ class sleep_backend_t final : public backend_t {
     sleep_backend_t(problem_t const& problem, run_options_t const& options)
         : dims_(static_cast<std::size_t>(problem.dims)),
           seconds_(option(options, "sleep_seconds")),
-          bytes_(static_cast<std::size_t>(option(options, "allocate_bytes"))),
-          baseline_(resident_bytes()) {
+          bytes_(static_cast<std::size_t>(option(options, "allocate_bytes"))) {
         memory_counter().reset_peak();
     }
     void build() override {}
@@ -33,13 +32,10 @@ class sleep_backend_t final : public backend_t {
     }
     void memory_reset() override {
         memory_counter().reset_peak();
+        trim();
         reset_peak_resident();
     }
-    memory_t memory() override {
-        memory_t memory = {memory_counter().peak.load(), 0, 0, {}};
-        if (auto const peak = peak_resident_bytes(); peak && baseline_) memory.device_used_bytes = *peak - *baseline_;
-        return memory;
-    }
+    memory_t memory() override { return {memory_counter().peak.load(), 0, 0, used_bytes()}; }
     std::string engine() const override { return "sleep"; }
 
   private:
@@ -51,7 +47,6 @@ class sleep_backend_t final : public backend_t {
     std::size_t dims_;
     double seconds_;
     std::size_t bytes_;
-    std::optional<std::int64_t> baseline_;
 };
 
 }  // namespace scaling_contrasts::bench

@@ -63,6 +63,14 @@ def test_the_protocol_reads_a_known_sleep_and_a_known_size(tmp_path):
     assert memory["device_used_bytes"] == pytest.approx(50331648, abs=4 << 20)
 
 
+def test_memory_that_checks_used_before_does_not_hide_what_a_step_uses(tmp_path):
+    """Every byte that the allocator counts is touched, so the process must have grown by no less."""
+    words = ["--folder", tmp_path, "--loss", "two_set_sigmoid", "--rows", 256, "--actions", "check,memory"]
+    assert run(*words, "--check", "name=small,rows=64", "--check", "name=own,sample_rows=0:7").returncode == 0
+    (memory,) = by_name(events_of(tmp_path), "memory")
+    assert memory["device_used_bytes"] >= memory["allocated_peak_bytes"]
+
+
 def test_slow_steps_make_smaller_blocks_but_never_under_two(tmp_path):
     words = ["--folder", tmp_path, "--system", "sleep", "--actions", "time", "--options", "sleep_seconds=0.05"]
     words += ["--warmup-steps", 2, "--warmup-seconds", 0, "--blocks", 1, "--steps-per-block", 100]
