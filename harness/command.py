@@ -18,6 +18,9 @@ _FLAG_FIELDS = (
     "labels self_pairs world_size nodes device threads actions deadline_seconds"
 ).split()
 _PROTOCOL_FLAGS = ("warmup_steps", "warmup_seconds", "blocks", "steps_per_block", "max_block_seconds")
+# Where memory is measured and nothing is timed: glibc hands every block of this size back once it is freed. Left to
+# itself it keeps some, more or fewer from run to run, and the resident size of one program wanders by megabytes.
+_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 # Variables of the user's that may change a result: recorded with it.
 RECORDED_PREFIXES = (
     "CUDA_ NCCL_ OMP_ MKL_ KMP_ OPENBLAS_ XLA_ JAX_ TORCH PYTORCH_ TRITON_ NVSHMEM_ GLOO_ MALLOC_ LD_ BIG_VISION_ UCX_"
@@ -40,6 +43,9 @@ def environment(case: Mapping[str, Any], launcher: str) -> dict[str, str]:
     }
     if case["device"] == "cpu":
         variables["CUDA_VISIBLE_DEVICES"] = ""
+        actions = case.get("actions", ())
+        if "memory" in actions and "time" not in actions:
+            variables |= {name: os.environ.get(name, value) for name, value in _MALLOC.items()}
         if launcher == "single":
             flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={local}"
             variables["XLA_FLAGS"] = flags.strip()

@@ -81,14 +81,15 @@ class Configuration:
         return found
 
     def for_device(self, device: str) -> Configuration:
-        """Fields left null filled from `on_cpu` or `on_cuda`."""
+        """Fields left null filled from `on_cpu` or `on_cuda`, except those that the user has set to null."""
         values, filling = dict(self.values), self.values["on_" + device] or {}
+        typed = {override.partition("=")[0] for override in self.overrides}
         if not isinstance(filling, dict):
             raise ConfigurationError(f"on_{device} is {filling!r}; give fields, such as on_{device}.rows=[256]")
         for name, value in filling.items():
             if name not in values:
                 raise ConfigurationError(f"on_{device}.{name} is no field; known: {', '.join(sorted(values))}")
-            if values[name] is None:
+            if values[name] is None and name not in typed:
                 values[name] = value
         _check(values)
         return Configuration(values, self.overrides, self.machines)

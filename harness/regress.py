@@ -14,14 +14,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness import regress_conditions as conditions
 from harness import regress_verdicts as verdicts
 from harness.cases import ConfigurationError
 from harness.records import RecordError, read_rows, write_atomically
+from harness.regress_conditions import Row
 from harness.regress_output import Comparison, junit, refusal, render
-from harness.regress_verdicts import Finding, Range, Row, Settings
+from harness.regress_verdicts import Finding, Range, Settings
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs" / "regress"
 OK, WORSE, CANNOT_COMPARE = 0, 1, 2
+CHANGES = (verdicts.SLOWER, verdicts.FASTER)
 FORMATS = ("text", "markdown", "json")
 _PATHS = ("base", "new", "junit", "results")
 USAGE = """usage: python -m harness regress base=<rows.csv or folder> [new=<rows.csv or folder>] [field=value ...]
@@ -131,8 +134,8 @@ def _check(options: dict[str, Any], known: Mapping[str, Any]) -> None:
     for name in options["allow"] or ():
         if name == "protocol":
             raise ConfigurationError("protocol may never differ: quick and standard are not comparable")
-        if name not in verdicts.ALLOWABLE:
-            raise ConfigurationError(f"unknown condition {name!r} in allow; known: {', '.join(verdicts.ALLOWABLE)}")
+        if name not in conditions.ALLOWABLE:
+            raise ConfigurationError(f"unknown condition {name!r} in allow; known: {', '.join(conditions.ALLOWABLE)}")
     options["allow"] = tuple(options["allow"] or ())
     if options["format"] not in FORMATS:
         raise ConfigurationError(f"unknown format {options['format']!r}; known: {', '.join(FORMATS)}")
@@ -160,7 +163,7 @@ def _usage() -> str:
 
     fields = yaml.safe_load((CONFIGS / "default.yaml").read_text(encoding="utf-8"))
     return USAGE.format(
-        profiles=", ".join(_profiles()), fields=", ".join(fields), allowable=", ".join(verdicts.ALLOWABLE)
+        profiles=", ".join(_profiles()), fields=", ".join(fields), allowable=", ".join(conditions.ALLOWABLE)
     )
 
 
@@ -180,7 +183,7 @@ def load(place: str | Path, name: str) -> Side:
     rows = read_rows(path)
     if not rows:
         raise RecordError(f"{path}: a header and no rows; nothing to compare")
-    verdicts.check_numbers(path, rows)
+    conditions.check_numbers(path, rows)
     return Side(path, rows, _environment(path, rows))
 
 
@@ -208,10 +211,12 @@ def _environment(path: Path, rows: Sequence[Row]) -> Mapping[str, Any]:
 def compare(base: Side, new: Side, options: Mapping[str, Any]) -> Comparison:
     """The comparison of two files. Raises Refused when conditions differ, ConfigurationError when no case is common."""
     allow = options["allow"]
-    matched, missing, added = verdicts.pairs(base.rows, new.rows, allow)
-    differences = list(verdicts.run_differences(base.environment, new.environment, allow))
+    matched, missing, added = conditions.pairs(base.rows, new.rows, allow)
+    differences = list(conditions.run_differences(base.environment, new.environment, allow))
+    if all(row["device"] != "cpu" for row in base.rows):  # the processor beside a GPU is no part of the case
+        differences = [each for each in differences if each[0] != "vectors"]
     for one, other in matched:
-        differences += verdicts.row_differences(one, other, allow)
+        differences += conditions.row_differences(one, other, allow)
     protocols = [sorted({row["protocol"] for row in side.rows}) for side in (base, new)]
     if protocols[0] != protocols[1]:
         differences.append(("protocol", *(f"protocol {' '.join(names)}" for names in protocols)))
@@ -221,13 +226,20 @@ def compare(base: Side, new: Side, options: Mapping[str, Any]) -> Comparison:
         raise ConfigurationError(f"{base.path} and {new.path} have no case in common")
     settings = Settings(**{name: options[name] for name in Settings.__dataclass_fields__})
     peer = options["peer"] if options["relative"] else None
+    other_vectors = any(True for _ in conditions.vector_differences(base.environment, new.environment))
     findings = [
-        verdicts.compare(one, other, settings, _ratios(one, other, base, new, peer) if peer else None)
+        verdicts.compare(
+            one,
+            other,
+            settings,
+            _ratios(one, other, base, new, peer) if peer else None,
+            unlike=other_vectors and one["device"] == "cpu",
+        )
         for one, other in matched
     ]
     if peer and not any(finding.base_range and finding.new_range for finding in findings):
         raise ConfigurationError(f"peer={peer} has no timed row beside any case in both files")
-    notes = verdicts.not_recorded(base.environment, new.environment)
+    notes = conditions.not_recorded(base.environment, new.environment)
     return Comparison((str(base.path), str(new.path)), findings, missing, added, notes, peer)
 
 
@@ -240,7 +252,7 @@ def _ratios(one: Row, other: Row, base: Side, new: Side, peer: str) -> tuple[Ran
 def compare_afresh(base: Side, options: Mapping[str, Any]) -> Comparison:
     """Measure BASE's cases now and compare. A change found is measured once more, and stands only if seen twice."""
     first = compare(base, load(measure_again(base.rows, options), "new"), options)
-    changed = [finding for finding in first.findings if finding.verdict in (verdicts.SLOWER, verdicts.FASTER)]
+    changed = [finding for finding in first.findings if finding.verdict in CHANGES or finding.memory_grew]
     if not options["confirm"] or not changed:
         return first
     again = load(measure_again([finding.base for finding in changed], options), "new")
@@ -249,18 +261,20 @@ def compare_afresh(base: Side, options: Mapping[str, Any]) -> Comparison:
 
 
 def confirmed(first: Sequence[Finding], second: Sequence[Finding]) -> list[Finding]:
-    """`first`, with `ambiguous` for every change that the second measurement does not repeat."""
+    """`first`, with `ambiguous` for every change that the second measurement does not repeat; memory likewise."""
     by_name = {finding.name: finding for finding in second}
     for finding in first:
-        if finding.verdict not in (verdicts.SLOWER, verdicts.FASTER):
-            continue
         other = by_name.get(finding.name)
-        if other is None or other.verdict != finding.verdict:
-            seen = "was not measured" if other is None else f"said {other.verdict}"
-            finding.remarks.append(f"{finding.verdict} once; a second measurement {seen}")
-            finding.verdict = verdicts.AMBIGUOUS
-        else:
-            finding.remarks.append("seen twice")
+        if finding.verdict in CHANGES:
+            if other is None or other.verdict != finding.verdict:
+                seen = "was not measured" if other is None else f"said {other.verdict}"
+                finding.remarks.append(f"{finding.verdict} once; a second measurement {seen}")
+                finding.verdict = verdicts.AMBIGUOUS
+            else:
+                finding.remarks.append("seen twice")
+        if finding.memory_grew and not (other and other.memory_grew):
+            finding.remarks.append("memory grew once; a second measurement did not say so")
+            finding.memory_grew = False
     return list(first)
 
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.regress_verdicts import AMBIGUOUS, FASTER, SAME, SLOWER, Finding, Range, Row, title
+from harness.regress_conditions import Row, title
+from harness.regress_verdicts import AMBIGUOUS, FASTER, SAME, SLOWER, Finding, Range
 
 COLUMNS = ("case", "BASE", "NEW", "change", "verdict", "memory", "remarks")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness import records
+from harness import records, regress
+from tests.harness.regress_rows import ENVIRONMENT
 
 ROOT = Path(__file__).resolve().parents[2]
 PREDICT = {
@@ -92,3 +94,18 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path) -> Bench:
     return Bench(tmp_path)
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """Write BASE and NEW; returns a function that runs the comparison and gives its exit code."""
+
+    def run(base, new, *arguments, environments=(ENVIRONMENT, ENVIRONMENT)):
+        for name, rows, environment in (("base", base, environments[0]), ("new", new, environments[1])):
+            folder = tmp_path / name
+            folder.mkdir(exist_ok=True)
+            records.write_rows(folder / "rows.csv", rows)
+            (folder / "environment.json").write_text(json.dumps(environment))
+        return regress.main([f"base={tmp_path / 'base'}", f"new={tmp_path / 'new' / 'rows.csv'}", *arguments])
+
+    return run

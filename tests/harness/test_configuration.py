@@ -55,6 +55,11 @@ def test_overrides_beat_campaigns_and_lists_replace_lists():
     assert configuration.compose(["rows=[5]"]).for_device("cpu").rows == [5]
 
 
+def test_null_on_the_command_line_stays_null_whatever_a_campaign_says_for_the_device():
+    assert configuration.compose().for_device("cpu").budget is not None
+    assert configuration.compose(["budget=null"]).for_device("cpu").budget is None
+
+
 def test_a_changed_protocol_is_custom_but_rounds_may_vary():
     assert configuration.compose(["protocol.rounds=5"]).protocol["name"] == "quick"
     assert configuration.compose(["protocol.blocks=5"]).protocol["name"] == "custom"

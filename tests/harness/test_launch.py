@@ -199,6 +199,14 @@ def test_threads_and_devices_are_explicit(monkeypatch):
     on_gpu = command.environment(case | {"device": "cuda", "world_size": 2}, "single")
     assert (on_gpu["CUDA_VISIBLE_DEVICES"], on_gpu["XLA_PYTHON_CLIENT_PREALLOCATE"]) == ("3,1", "false")
     assert "MASTER_PORT" in command.environment(case | {"world_size": 1}, "torchrun")
+    # what glibc keeps is set where memory is measured, never where steps are timed or on a GPU
+    kept = {
+        (device, actions): "MALLOC_MMAP_THRESHOLD_" in command.environment(case | {"device": device} | words, "single")
+        for device in ("cpu", "cuda")
+        for actions in ("check memory", "time", "memory time")
+        for words in [{"actions": actions.split()}]
+    }
+    assert [each for each, there in kept.items() if there] == [("cpu", "check memory")]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,128 @@
+"""What the regression check refuses to compare, and how it answers bad input: one line, exit status 2."""
+
+import json
+
+import pytest
+
+from harness import regress
+from harness.records import COLUMNS
+from tests.harness.regress_rows import ENVIRONMENT, steady
+
+
+def test_nothing_in_common_cannot_be_compared(pair, capsys):
+    assert pair([steady(10)], [steady(10, rows=2048)]) == 2
+    assert "no case in common" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "condition"),
+    [
+        ({"device_name": "NVIDIA B300"}, "device_name"),
+        ({"seed": 43}, "seed"),
+        ({"inputs_sha256": "cd" * 32}, "inputs"),
+        ({"dims": 2048}, "dims"),
+        ({"prefixes": "1024"}, "prefixes"),
+        ({"dtype": "float32"}, "dtype"),
+        ({"gradient_dtype": "float32"}, "dtype"),
+        ({"scale": 20.0}, "scale"),
+        ({"threads": 4}, "threads"),
+        ({"system_version": "0.2.0"}, "versions"),
+    ],
+)
+def test_conditions_that_differ_are_refused_unless_allowed(pair, capsys, change, condition):
+    assert pair([steady(10)], [steady(10, **change)]) == 2
+    said = capsys.readouterr().out
+    assert "cannot compare" in said and f"  {condition}: " in said and f"allow=[{condition}]" in said
+    assert pair([steady(10)], [steady(10, **change)], f"allow=[{condition}]") == 0
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("environment", "condition", "told"),
+    [
+        (ENVIRONMENT | {"python": "3.12.1"}, "versions", "python 3.11.7 -> python 3.12.1"),
+        (ENVIRONMENT | {"packages": {"torch": "2.15.0"}}, "versions", "torch 2.14.1 -> torch 2.15.0"),
+        (ENVIRONMENT | {"before": {"gpus": [{"driver_version": "590.1"}]}}, "driver", "580.159 -> 590.1"),
+        (ENVIRONMENT | {"before": {"gpus": [{"power.limit": "500.00 W"}]}}, "power_limit", "700.00 W -> 500.00 W"),
+    ],
+)
+def test_what_holds_for_a_whole_run_is_a_condition_too(pair, capsys, environment, condition, told):
+    both = (ENVIRONMENT, environment)
+    assert pair([steady(10)], [steady(10)], environments=both) == 2
+    assert told in capsys.readouterr().out
+    assert pair([steady(10)], [steady(10)], f"allow={condition}", environments=both) == 0
+
+
+def test_quick_is_never_compared_with_standard(pair, capsys):
+    assert pair([steady(10)], [steady(10, protocol="quick")]) == 2
+    assert "never compared" in capsys.readouterr().out
+    assert pair([steady(10)], [steady(10, protocol="quick")], "allow=[protocol]") == 2
+    assert "protocol may never differ" in capsys.readouterr().err
+
+
+def test_a_condition_that_one_side_did_not_record_is_noted(pair, capsys):
+    assert pair([steady(10)], [steady(10)], environments=({}, ENVIRONMENT)) == 0
+    assert "note: driver is not recorded in BASE" in capsys.readouterr().out
+    fewer = ENVIRONMENT | {"packages": {"torch": "2.14.1"}}
+    assert pair([steady(10)], [steady(10)], environments=(ENVIRONMENT, fewer)) == 0
+    assert "note: the version of jax is recorded in BASE only" in capsys.readouterr().out
+
+
+def test_refusal_as_json(pair, capsys):
+    assert pair([steady(10)], [steady(10, seed=1)], "format=json") == 2
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["differences"] == [{"condition": "seed", "base": "seed 42", "new": "seed 1"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("", "empty file"),
+        (",".join(COLUMNS) + "\n", "no rows"),
+        ("schema_version,run_id\n1,r\n", "column 'system' is missing"),
+        (",".join(COLUMNS) + "\n1,r\n", "line 2 has 2 cells"),
+        ("\x00\xff", "cannot be read"),
+    ],
+)
+def test_broken_files_give_one_line_and_exit_2(tmp_path, capsys, content, told):
+    path = tmp_path / "base.csv"
+    path.write_bytes(content.encode("latin-1"))
+    assert regress.main([f"base={path}", f"new={path}"]) == 2
+    said = capsys.readouterr().err
+    assert told in said and str(path) in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("mean_seconds", "fast"), ("allocated_peak_bytes", "1.5"), ("mean_low_seconds", "-1"), ("status", "fine")],
+)
+def test_broken_cells_name_the_column(pair, capsys, column, value):
+    assert pair([steady(10)], [steady(10, **{column: value})]) == 2
+    said = capsys.readouterr().err
+    assert f"column '{column}'" in said and "line 2" in said
+
+
+def test_a_case_twice_in_one_file_is_an_error(pair, capsys):
+    assert pair([steady(10)], [steady(10), steady(11)]) == 2
+    assert "line 3 repeats the case of line 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "base is missing"),
+        (["base=/nowhere"], "does not exist"),
+        (["hello"], "not field=value"),
+        (["base=x", "speed=3"], "unknown field 'speed'"),
+        (["base=x", "allow=[weather]"], "unknown condition 'weather'"),
+        (["base=x", "format=xml"], "unknown format 'xml'"),
+        (["base=x", "minimum_effect=much"], "minimum_effect is 'much'"),
+        (["base=x", "minimum_effect=[3"], "cannot be read"),
+        (["base=x", "relative=1"], "relative is 1"),
+        (["base=x", "profile=mine"], "unknown profile 'mine'; known: shared_machine"),
+    ],
+)
+def test_bad_arguments_give_one_line_and_exit_2(capsys, arguments, told):
+    assert regress.main(arguments) == 2
+    said = capsys.readouterr().err
+    assert told in said and said.count("\n") == 1
