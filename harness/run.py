@@ -234,6 +234,7 @@ def _timed(outcome: launch.Outcome) -> dict[str, Any]:
     record |= {
         "blocks": summary.blocks_of(outcome.events),
         "energy_joules_per_step": summary.energy_of(outcome.events),
+        "skew_seconds": summary.skew_of(outcome.events),
         **summary.first_use_of(outcome.events),
     }
     if outcome.status == "ok" and not record["blocks"]:

@@ -1,4 +1,4 @@
-"""Virtual devices of the CPU through the binary: in turns or at once, pairs of devices scored twice or once, all alike."""
+"""Virtual devices on the CPU: in turns or at once, pairs of devices scored twice or once: all alike."""
 
 import itertools
 
