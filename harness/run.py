@@ -9,7 +9,8 @@ from typing import Any
 from harness import environment, gate, inputs, launch, summary
 from harness.budget import Budget
 from harness.cases import Case
-from harness.configuration import Configuration, seconds
+from harness.configuration import Configuration
+from harness.configuration_checks import seconds
 from harness.events import Events
 from harness.leader import Leader
 from harness.ledger import Ledger
