@@ -44,22 +44,24 @@ class sm90_step_t final : public gpu::device_step_t {
 bool sm90_built() { return true; }
 
 std::string sm90_unsupported(problem_t const& problem) {
-    if (problem.pairs_once && problem.world_size > 1)
-        return "the sm90 engine finds no gradients of another GPU's rows; leave out pairs=once, or use engine sm80";
     if (problem.loss == loss_t::one_set_sigmoid_k && problem.forward_only)
         return "the sm90 engine has no forward pass alone of one_set_sigmoid";
     auto const given = gpu_problem(problem, 0);
     if (sets_of(problem.loss) == 2 && problem.prefixes.size() > 1 && given.fp32_gradients)
         return "the sm90 engine rounds a ladder's weights twice over two sets, too coarse for fp32 gradients";
-    bool const one = problem.loss == loss_t::one_set_sigmoid_k;
-    if ((one ? sm90_engine_t::scratch_bytes(given) : sm90_two_set_bytes(given, problem.forward_only)) > 0) return "";
-    return "the sm90 engine has one_set_sigmoid, two_set_sigmoid and info_nce with dims and prefixes in multiples of "
-           "64 up to "
-           "4096, and at most 4194304 rows";
+    if (problem.loss == loss_t::one_set_info_nce_k && given.fp32_gradients)
+        return "the sm90 engine rounds one_set_info_nce's positives to bf16, too coarse for fp32 gradients";
+    bool const runs = problem.loss == loss_t::one_set_sigmoid_k ? sm90_engine_t::scratch_bytes(given) > 0
+                      : problem.loss == loss_t::one_set_info_nce_k
+                          ? sm90_groups_bytes(given, problem.forward_only) > 0
+                          : sm90_two_set_bytes(given, problem.forward_only) > 0;
+    if (runs) return "";
+    return "the sm90 engine takes dims and prefixes in multiples of 64 up to 4096, and at most 4194304 rows";
 }
 
 std::unique_ptr<gpu::device_step_t> make_sm90_step(step_inputs_t const& in) {
     if (sets_of(in.problem.loss) == 2) return make_sm90_two_set_step(in);
+    if (in.problem.loss == loss_t::one_set_info_nce_k) return make_sm90_groups_step(in);
     return std::make_unique<sm90_step_t>(in);
 }
 

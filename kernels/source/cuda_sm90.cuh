@@ -10,6 +10,7 @@ inline gpu_problem_t gpu_problem(problem_t const& problem, int device) {
     auto const ladder = make_ladder(problem);
     gpu_problem_t out;
     out.loss = problem.loss;
+    out.form = problem.form;
     out.rows = static_cast<std::uint32_t>(problem.rows);
     out.live = static_cast<std::uint32_t>(problem.live_of(device));
     out.dims = static_cast<std::uint32_t>(problem.dims);
@@ -34,5 +35,8 @@ inline void require(gpu_status_t const& status) {
 /// Scratch of the engine of the losses over two sets; 0: it cannot run the problem.
 std::size_t sm90_two_set_bytes(gpu_problem_t const& problem, bool forward_only);
 std::unique_ptr<gpu::device_step_t> make_sm90_two_set_step(step_inputs_t const& in);
+/// The same of one_set_info_nce's.
+std::size_t sm90_groups_bytes(gpu_problem_t const& problem, bool forward_only);
+std::unique_ptr<gpu::device_step_t> make_sm90_groups_step(step_inputs_t const& in);
 
 }  // namespace scaling_contrasts::bench

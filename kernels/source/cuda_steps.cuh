@@ -17,7 +17,7 @@ struct step_inputs_t {
     float const *scale, *bias;
     double* out;            ///< [3]: the device's part of loss, dL/dt, dL/db
     gpu::ledger_t& ledger;  ///< of the device
-    int side_limit;         ///< of sm80's superblocks; 0: the engine's choice
+    int side_limit;  ///< of superblocks, where the engine has a choice (sm80; sm90's one_set_info_nce); 0: its own
 };
 
 /// The sm90 and sm100 engines have sources of their own, for their instructions exist on few architectures. Where those are

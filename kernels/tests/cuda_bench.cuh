@@ -38,7 +38,8 @@ struct guarded_t {
 
 struct case_t {
     problem_t problem;
-    int side_limit = 0;
+    bool sm90 = false;       // by that engine, else by sm80
+    int side_limit = 0;      // of superblocks
     bool zero_rows = false;  // some rows, and some prefixes of rows, are zero
     std::string name;
 };
@@ -76,9 +77,11 @@ class bench_t {
             devices[device].part = out_.data() + 3 * device;
             devices[device].total = totals_.data() + 3 * device;
             devices[device].ledger = &ledgers_[device];
-            devices[device].step = bench::make_tiles_step<sm80::engine_t>(
-                {case_.problem, device, inputs[device], parameters_.data(), parameters_.data() + 1,
-                 out_.data() + 3 * device, ledgers_[device], c.side_limit});
+            bench::step_inputs_t const in = {case_.problem,          device,
+                                             inputs[device],         parameters_.data(),
+                                             parameters_.data() + 1, out_.data() + 3 * device,
+                                             ledgers_[device],       c.side_limit};
+            devices[device].step = c.sm90 ? bench::make_sm90_step(in) : bench::make_tiles_step<sm80::engine_t>(in);
         }
         if (p.world_size > 1) {
             domain::domain_settings_t settings;

@@ -1,6 +1,7 @@
 // Checks of the GPU engines against the float64 oracle of cuda_reference.cuh, on the GPU that is here. Prints one line a
 // check with its errors, and last 'N passed, N failed'. Exit status 1 if any failed, 77 without a GPU.
-//   cuda_checks [--only TEXT]
+//   cuda_checks [--engine sm80|sm90] [--only TEXT]
+// --engine sm90: one_set_info_nce by that engine; its other losses have sm90_checks.cu and two_set_checks.cu.
 #include <array>
 #include <cstdio>
 #include <cstring>
@@ -18,6 +19,7 @@ namespace {
 
 int passed = 0, failed = 0;
 std::string only;
+bool sm90 = false;
 
 void report(std::string const& name, bool ok, std::string const& detail) {
     std::printf("%s %s  %s\n", ok ? "ok  " : "FAIL", name.c_str(), detail.c_str());
@@ -114,8 +116,17 @@ void check(std::string const& name, std::function<bool(std::string&)> const& bod
     report(name, ok, detail);
 }
 
+/// A case as the sm90 engine takes it: it has no fp32 gradients of one_set_info_nce.
+case_t by_sm90(case_t c) {
+    c.sm90 = true;
+    c.problem.gradient_type = gradient_type_t::bfloat16_k;
+    c.name += " sm90";
+    return c;
+}
+
 /// Values, guards, and that a second step gives the same bits.
-void check_case(case_t const& c) {
+void check_case(case_t c) {
+    if (sm90) c = by_sm90(c);
     check(describe(c), [&](std::string& detail) {
         bench_t bench(c);
         bench.run();
@@ -304,14 +315,14 @@ void check_offload() {
 }
 
 /// A captured step must follow t, b and the embeddings as they change.
-void check_graphs() {
-    for (auto const loss :
-         {loss_t::one_set_sigmoid_k, loss_t::two_set_sigmoid_k, loss_t::info_nce_k, loss_t::one_set_info_nce_k}) {
+void check_graphs(std::vector<loss_t> const& losses) {
+    for (auto const loss : losses) {
         case_t c;
         c.problem.loss = loss;
         c.problem.rows = 500;
         c.side_limit = 256;
         c.name = "graph";
+        if (sm90) c = by_sm90(c);
         check(describe(c), [&](std::string& detail) {
             bench_t bench(c);
             bench.run();
@@ -395,20 +406,30 @@ void check_offsets() {
 }  // namespace
 
 int main(int count, char** words) {
-    if (count == 3 && std::strcmp(words[1], "--only") == 0) only = words[2];
+    for (int i = 1; i + 1 < count; i += 2) {
+        if (std::strcmp(words[i], "--only") == 0) only = words[i + 1];
+        if (std::strcmp(words[i], "--engine") == 0) sm90 = std::strcmp(words[i + 1], "sm90") == 0;
+    }
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
         return std::printf("no CUDA device here: nothing checked\n"), 77;
     cudaDeviceProp properties;
     gpu::check(cudaGetDeviceProperties(&properties, 0), "asking for the device");
     std::printf("%s, compute capability %d.%d\n", properties.name, properties.major, properties.minor);
-    check_shapes();
-    check_states();
+    if (sm90 && !(properties.major == 9 && bench::sm90_built()))
+        return std::printf("the sm90 engine is not built, or does not run here: nothing checked\n"), 77;
     check_groups();
-    check_forms();
-    check_offload();
-    check_graphs();
-    check_offsets();
+    if (sm90) {
+        check_graphs({loss_t::one_set_info_nce_k});
+    } else {
+        check_shapes();
+        check_states();
+        check_forms();
+        check_offload();
+        check_graphs(
+            {loss_t::one_set_sigmoid_k, loss_t::two_set_sigmoid_k, loss_t::info_nce_k, loss_t::one_set_info_nce_k});
+        check_offsets();
+    }
     std::printf("%d passed, %d failed\n", passed, failed);
     return failed ? 1 : 0;
 }

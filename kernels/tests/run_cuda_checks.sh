@@ -12,6 +12,9 @@ nvidia-smi --query-gpu=name,driver_version,clocks.sm,power.draw,temperature.gpu 
 timeout 120 "$build/cuda_checks" >"$out/sm80_checks.log" 2>&1 || status=1
 grep FAIL "$out/sm80_checks.log"
 tail -1 "$out/sm80_checks.log"
+timeout 120 "$build/cuda_checks" --engine sm90 >"$out/sm90_groups_checks.log" 2>&1 || [ $? -eq 77 ] || status=1
+grep FAIL "$out/sm90_groups_checks.log"
+tail -1 "$out/sm90_groups_checks.log"
 
 step() { timeout 60 "$build/scaling_contrasts" --device cuda --engine sm80 "$@" 2>&1 | tail -1; }
 {

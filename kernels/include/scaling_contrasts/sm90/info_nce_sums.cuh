@@ -36,15 +36,16 @@ __device__ __forceinline__ void add_share(side_t const& side, bin_scale_t const&
 /// with x in (top - window_k, top] count.
 enum class share_t { plain_k, special_k, window_k };
 constexpr int window_k = 64;
-template <share_t share_>
+template <share_t share_, class cells_t>
 __device__ __forceinline__ void add_shares(params_t const& a, float const (&acc)[128], band_t const& band, int p,
-                                           int row, int first_column, int lane, bin_scale_t const& bins, int top) {
+                                           int row, int first_column, int lane, bin_scale_t const& bins, int top,
+                                           bool columns_too) {
     float row_sum[2] = {};
     float const minus = float(-top);
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
         uint32_t absent = 0;
-        if constexpr (share_ != share_t::plain_k) absent = place_of_cells_t{row, first_column + q * 64, lane}.absent(a);
+        if constexpr (share_ != share_t::plain_k) absent = cells_t{row, first_column + q * 64, lane}.absent(a);
         float columns[16];
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
@@ -62,7 +63,7 @@ __device__ __forceinline__ void add_shares(params_t const& a, float const (&acc)
             columns[2 * k] = e[0] + e[2];
             columns[2 * k + 1] = e[1] + e[3];
         }
-        if (a.column.bins)
+        if (columns_too)
 #pragma unroll
             for (int h = 0; h < 2; ++h)
                 add_share(a.column, bins, p, first_column + q * 64 + h * 32 + summed_column(lane),
@@ -78,12 +79,14 @@ __device__ __forceinline__ void add_shares(params_t const& a, float const (&acc)
         }
 }
 
+/// Of one band of a warp's 16 rows x 256 columns. `cells_t` says which cells count: place_of_cells_t, or one like it.
+template <class cells_t>
 __device__ __forceinline__ void sum_band(params_t const& a, float const (&acc)[128], band_t const& band, int p, int row,
-                                         int first_column, int lane, bin_scale_t const& bins) {
+                                         int first_column, int lane, bin_scale_t const& bins, bool columns_too) {
     float most = -1e30f, least = 1e30f;
     bool special = false;
 #pragma unroll
-    for (int q = 0; q < 4; ++q) special |= place_of_cells_t{row, first_column + q * 64, lane}.special(a);
+    for (int q = 0; q < 4; ++q) special |= cells_t{row, first_column + q * 64, lane}.special(a);
 #pragma unroll
     for (int q = 0; q < 4; ++q)  // absent cells too: at worst they send a warp to the windows
 #pragma unroll
@@ -99,13 +102,14 @@ __device__ __forceinline__ void sum_band(params_t const& a, float const (&acc)[1
     int top = __reduce_max_sync(~0u, __float2int_ru(most));
     int const low = __reduce_min_sync(~0u, __float2int_rd(least));
     if (top - low <= 100) {  // nothing that matters to any row or column is lost below 2^-126
-        if (special) add_shares<share_t::special_k>(a, acc, band, p, row, first_column, lane, bins, top);
-        else add_shares<share_t::plain_k>(a, acc, band, p, row, first_column, lane, bins, top);
+        if (special)
+            add_shares<share_t::special_k, cells_t>(a, acc, band, p, row, first_column, lane, bins, top, columns_too);
+        else add_shares<share_t::plain_k, cells_t>(a, acc, band, p, row, first_column, lane, bins, top, columns_too);
         return;
     }
 #pragma unroll 1
     for (; top > low - 1; top -= window_k)
-        add_shares<share_t::window_k>(a, acc, band, p, row, first_column, lane, bins, top);
+        add_shares<share_t::window_k, cells_t>(a, acc, band, p, row, first_column, lane, bins, top, columns_too);
 }
 
 }  // namespace scaling_contrasts::sm90::two_set

@@ -10,6 +10,7 @@ namespace scaling_contrasts {
 /// What one GPU is asked to compute.
 struct gpu_problem_t {
     loss_t loss = loss_t::one_set_sigmoid_k;
+    form_t form = form_t::nt_xent_k;        ///< of one_set_info_nce
     uint32_t rows = 0, live = 0, dims = 0;  ///< of this GPU: rows, those that count, columns
     uint32_t prefix_count = 0;
     uint32_t prefixes[max_prefixes_k] = {};

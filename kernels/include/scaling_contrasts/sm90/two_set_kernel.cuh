@@ -1,4 +1,4 @@
-// The two-set kernel: persistent, one CTA an SM, scoring one superblock while others multiply the weights of earlier ones.
+// The kernel of the losses over two sets and of one_set_info_nce: persistent, one CTA an SM, scoring one superblock while others multiply the weights of earlier ones.
 #pragma once
 #include "scaling_contrasts/sm90/two_set_score.cuh"
 
@@ -33,15 +33,14 @@ struct producer_t {
         for (int p = 0; p < (ladder_ ? a.prefixes : 1); ++p) {
             for (int s = 0; s < a.slabs[p]; ++s, column += slab_k) {
                 bool const last = s == a.slabs[p] - 1;  // brings what the cells need
-                uint32_t const slab =
-                    open(slab_bytes_k + (last ? statistics_bytes * (pass_ == pass_t::softmax_k ? 2 : 1) : 0));
+                uint32_t const slab = open(slab_bytes_k + (last ? statistics_bytes * (is_softmax(pass_) ? 2 : 1) : 0));
                 ptx::tma_load(slab, &maps.row, column, int(item.row) * row_tile_k, full());
                 ptx::tma_load(slab + 16384, &maps.column, column, int(item.at) * column_tile_k, full());
                 if (last) {
                     uint32_t const to = base + at_statistics_k + (bands++ % statistics_k) * (2 * statistics_bytes);
                     int64_t const from = int64_t(p) * a.column.padded + item.at * column_tile_k;
                     ptx::bulk_load(to, a.column.inverse + from, statistics_bytes, full());
-                    if constexpr (pass_ == pass_t::softmax_k)
+                    if constexpr (is_softmax(pass_))
                         ptx::bulk_load(to + statistics_bytes, a.column.log_sums + from, statistics_bytes, full());
                 }
                 ring.next();
@@ -85,12 +84,12 @@ struct producer_t {
         do {
             uint32_t n;
             do n = atomicAdd(a.next_item, 1u);
-            while (n < items && !decode(a, n, item, next_needed));
+            while (n < items && !(decode<is_grouped(pass_)>(a, n, item, next_needed) && is_wanted<pass_>(a, item)));
             if (n >= items) item.kind = stop_k;
             push(item);
             if (now.kind == score_k) {
                 score(now);
-            } else if (pass_ != pass_t::sums_k && now.kind != stop_k) {
+            } else if (!is_sum(pass_) && now.kind != stop_k) {
                 stopwatch_t watch;
                 ptx::wait_count(a.scored + now.index, needed);
                 watch.lap(producer_wait_k, true);
@@ -103,8 +102,15 @@ struct producer_t {
     }
 };
 
+/// Block of gradient tiles that an item adds to, as `turn` counts them.
+template <bool grouped_>
+__device__ __forceinline__ int turn_of(params_t const& a, item_t const& item) {
+    bool const offset = item.kind == column_gradient_k && !(grouped_ && a.triangle);
+    return item.row + (offset ? a.row.blocks() : 0);
+}
+
 /// One thread a consumer warpgroup: stores what it staged, then tells the other CTAs.
-template <bool ladder_>
+template <bool ladder_, bool grouped_>
 __device__ __forceinline__ void publish(params_t const& a, uint32_t base, int wg) {
     uint32_t const out_full = base + at_out_full_k + wg * 8, out_empty = base + at_out_empty_k + wg * 8,
                    staged = base + at_stage_k + wg * (quarter_bytes_k / 2);
@@ -119,7 +125,7 @@ __device__ __forceinline__ void publish(params_t const& a, uint32_t base, int wg
         if (item.kind == stop_k) return;
         if (item.kind != score_k) {
             next();
-            int const row = item.row + (item.kind == column_gradient_k ? a.row.blocks() : 0);
+            int const row = turn_of<grouped_>(a, item);
             ptx::fence_gpu();
             ptx::add_release(a.consumed + item.index, 1);
             ptx::store_release(a.turn + (row * a.pieces + item.at) * 2 + wg, item.wait + 1);
@@ -171,10 +177,11 @@ __device__ __forceinline__ void multiply_weights(consumer_t& c, float (&acc)[128
 
 /// 128 rows x 256 columns of dI += W C or dC += W^T I over one superblock. Sums go to fp32 tiles in memory, in the order in which threads
 /// hold them, one superblock after the other: `turn` counts the shares added, so that the order, and every bit, repeats.
+template <bool grouped_>
 __device__ __forceinline__ void gradient_item(params_t const& a, item_t const& item, consumer_t& c) {
     bool const transposed = item.kind == column_gradient_k;
     side_t const& side = transposed ? a.column : a.row;
-    uint32_t const* turn = a.turn + ((item.row + (transposed ? a.row.blocks() : 0)) * a.pieces + item.at) * 2 + c.wg;
+    uint32_t const* turn = a.turn + (turn_of<grouped_>(a, item) * a.pieces + item.at) * 2 + c.wg;
     uint32_t seen = 0;  // looked up early, so that the answer is here when it is needed
     if (c.lane == 0 && item.wait) seen = *const_cast<uint32_t const volatile*>(turn);
     stopwatch_t watch;
@@ -229,7 +236,7 @@ __global__ void __launch_bounds__(threads_k, 1)
         int const warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
         if (lane == 0) {
             if (warp == 0) producer_t<pass_, ladder_>{a, maps, base}.run();
-            else if (warp >= 2) publish<ladder_>(a, base, warp - 2);
+            else if (warp >= 2) publish<ladder_, is_grouped(pass_)>(a, base, warp - 2);
         }
     } else {
         ptx::reg_alloc<232>();
@@ -239,7 +246,7 @@ __global__ void __launch_bounds__(threads_k, 1)
         c.warp = __shfl_sync(~0u, threadIdx.x / 32 & 3, 0);
         c.lane = lane;
         c.thread = threadIdx.x & 127;
-        scales_t const scale = scales_of(a);
+        scales_t const scale = scales_of<is_grouped(pass_)>(a);
         place_t<queue_k> queue;
         while (true) {
             stopwatch_t watch;
@@ -247,7 +254,7 @@ __global__ void __launch_bounds__(threads_k, 1)
             watch.lap(item_wait_k, c.thread == 0);
             if (item.kind == stop_k) break;
             if (item.kind == score_k) score_item<pass_, ladder_>(a, item, c, scale);
-            else if constexpr (pass_ != pass_t::sums_k) gradient_item(a, item, c);
+            else if constexpr (!is_sum(pass_)) gradient_item<is_grouped(pass_)>(a, item, c);
         }
     }
 }

@@ -15,7 +15,15 @@ constexpr int tile_bytes_k = 4 * quarter_bytes_k;     // of one tile and band
 constexpr int share_k = 128 * 256;                    // floats of a gradient tile
 constexpr int bins_k = 20;                            // see info_nce_sums.cuh
 
-enum class pass_t { sigmoid_k, sums_k, softmax_k };
+/// What a launch is for. Two sets: two_set_sigmoid; info_nce's sums, then its slopes. One set (group_cells.cuh): sums over
+/// negatives, sums over positives, slopes.
+enum class pass_t { sigmoid_k, sums_k, softmax_k, negatives_k, positives_k, groups_k };
+constexpr bool is_grouped(pass_t pass) { return pass >= pass_t::negatives_k; }
+constexpr bool is_softmax(pass_t pass) { return pass == pass_t::softmax_k || pass == pass_t::groups_k; }
+/// Passes that leave sums alone: no weights, no gradients.
+constexpr bool is_sum(pass_t pass) {
+    return pass == pass_t::sums_k || pass == pass_t::negatives_k || pass == pass_t::positives_k;
+}
 
 /// Gradient columns [column, column + width), at most 256, weighted by plane `band`.
 struct piece_t {
@@ -33,6 +41,20 @@ struct side_t {
     bool accumulate;         // dx holds shares of an earlier block already
     int live, padded;        // rows; rounded up to whole 256
     __host__ __device__ int blocks() const { return (live + row_tile_k - 1) / row_tile_k; }
+};
+
+constexpr int range_rows_k = 64;
+/// What one_set_info_nce needs of a set besides (docs/one_set_info_nce.md); its log_sums are l.
+struct groups_t {
+    int32_t const* labels;   // [live]; null: every row is its own group
+    int64_t first;           // global number of row 0
+    int2 const* ranges;      // [padded / 64]: least and greatest label of 64 rows
+    float const* negatives;  // n: log2 of the sum over negatives of 2^x
+    float const* positives;  // u: log2 of the sum over positives of 2^x (SupCon) or of their slopes (NT-Xent)
+    float const* each;       // [padded]: 1 / the row's positives, or 0
+    __device__ __forceinline__ int label(int row) const {
+        return labels ? __ldg(labels + row) : static_cast<int>(first + row);
+    }
 };
 
 struct params_t {
@@ -56,25 +78,46 @@ struct params_t {
     uint32_t* scored;    // [superblock]: halves of tiles stored
     uint32_t* consumed;  // [superblock]: halves of gradient tiles that have read their weights
     uint32_t* turn;      // [row blocks, then column blocks][piece][warpgroup]: shares added
+    // one_set_info_nce alone
+    groups_t row_groups, column_groups_of;
+    float* residual;  // [prefix][padded]: what rounding took off the weight of a row's one positive; null: not wanted
+    int* partner;     // [padded]: that positive, of this GPU; -1: the row has none here, or several
+    bool
+        triangle;  // rows and columns are the same: superblocks below the diagonal are left out, `turn` has row blocks alone
+    bool sup_con;
 };
 
 struct superblock_t {
     int i0, i1, j0, j1;  // row tiles, column tiles
 };
+template <bool grouped_ = false>
 __device__ __forceinline__ superblock_t superblock(params_t const& a, int index) {
     superblock_t r;
-    r.i0 = index / a.column_groups * a.high;
-    r.j0 = index % a.column_groups * a.wide;
+    if (grouped_ && a.triangle) {  // row by row, from the diagonal on
+        int i = 0;
+        for (int row = a.column_groups; index >= row; --row) index -= row, ++i;
+        r.i0 = i * a.high;
+        r.j0 = (i + index) * a.wide;
+    } else {
+        r.i0 = index / a.column_groups * a.high;
+        r.j0 = index % a.column_groups * a.wide;
+    }
     r.i1 = min(r.i0 + a.high, a.row.blocks());
     r.j1 = min(r.j0 + a.wide, (a.column.live + column_tile_k - 1) / column_tile_k);
     return r;
+}
+/// Whether a superblock holds its own mirror image: the columns' sums and gradients are the rows'.
+__device__ __forceinline__ bool on_diagonal(params_t const& a, int row_tile, int column_tile) {
+    return a.triangle && row_tile / a.high == column_tile / a.wide;
 }
 /// Blocks of 128 columns of a superblock.
 __device__ __forceinline__ int column_blocks(params_t const& a, superblock_t const& s) {
     return min(2 * s.j1, a.column.blocks()) - 2 * s.j0;
 }
+template <bool grouped_ = false>
 __device__ __forceinline__ int gradients_of(params_t const& a, superblock_t const& s) {
-    return a.pieces * ((a.row.dx ? s.i1 - s.i0 : 0) + (a.column.dx ? column_blocks(a, s) : 0));
+    bool const columns = a.column.dx && !(grouped_ && on_diagonal(a, s.i0, s.j0));
+    return a.pieces * ((a.row.dx ? s.i1 - s.i0 : 0) + (columns ? column_blocks(a, s) : 0));
 }
 __device__ __forceinline__ uint32_t score_slots(params_t const& a) { return a.high * a.wide; }
 __device__ __forceinline__ uint32_t gradient_slots(params_t const& a) {
@@ -99,6 +142,7 @@ struct alignas(16) item_t {
 };
 
 /// Decodes item `n`; false where the slot is empty.
+template <bool grouped_ = false>
 __device__ __forceinline__ bool decode(params_t const& a, uint32_t n, item_t& out, uint32_t& scored_needed) {
     uint32_t const ns = score_slots(a), ng = gradient_slots(a);
     int const stage = n / (ns + ng);
@@ -106,7 +150,7 @@ __device__ __forceinline__ bool decode(params_t const& a, uint32_t n, item_t& ou
     out.first = out.slabs = out.wait = 0;
     if (k < ns) {
         if (stage >= a.superblocks) return false;
-        superblock_t const b = superblock(a, stage);
+        superblock_t const b = superblock<grouped_>(a, stage);
         int const i = b.i0 + k / a.wide, j = b.j0 + k % a.wide;
         if (i >= b.i1 || j >= b.j1) return false;
         out.kind = score_k;
@@ -114,13 +158,14 @@ __device__ __forceinline__ bool decode(params_t const& a, uint32_t n, item_t& ou
         out.at = j;
         out.index = stage;
         out.slot = stage % a.ring * ns + k;
-        if (a.output && stage >= a.ring) out.wait = 2 * gradients_of(a, superblock(a, stage - a.ring));
+        if (a.output && stage >= a.ring)
+            out.wait = 2 * gradients_of<grouped_>(a, superblock<grouped_>(a, stage - a.ring));
         return true;
     }
     k -= ns;
     int const s = stage - a.lag;
     if (s < 0 || s >= a.superblocks) return false;
-    superblock_t const b = superblock(a, s);
+    superblock_t const b = superblock<grouped_>(a, s);
     int const r = k / a.pieces, rows = a.row.dx ? a.high : 0;
     out.at = k % a.pieces;
     out.index = s;
@@ -131,15 +176,17 @@ __device__ __forceinline__ bool decode(params_t const& a, uint32_t n, item_t& ou
         out.slot = s % a.ring * ns + r * a.wide;
         out.first = b.j0 * column_tile_k;
         out.slabs = (min(b.j1 * column_tile_k, a.column.live) - int(out.first) + slab_k - 1) / slab_k;
-        out.wait = s % a.column_groups;
+        out.wait = grouped_ ? b.j0 / a.wide : s % a.column_groups;
     } else {
         if (r - rows >= column_blocks(a, b)) return false;
+        if (grouped_ && on_diagonal(a, b.i0, b.j0)) return false;
         out.kind = column_gradient_k;
         out.row = 2 * b.j0 + r - rows;
         out.slot = s % a.ring * ns + (r - rows) / 2;
         out.first = b.i0 * row_tile_k;
         out.slabs = (min(b.i1 * row_tile_k, a.row.live) - int(out.first) + slab_k - 1) / slab_k;
-        out.wait = s / a.column_groups;
+        out.wait =
+            grouped_ ? b.i0 / a.high : s / a.column_groups;  // of a triangle: before those of the block's own row
     }
     scored_needed = 2 * (b.i1 - b.i0) * (b.j1 - b.j0);
     return true;
@@ -151,8 +198,8 @@ struct scales_t {
     float s, sum;  // units per 1 of S and of the sums
 };
 /// The sums keep what their units do not resolve, too: info_nce's slopes fall to 1e-17 where pairs are learnt.
-constexpr float remainder_k = 1.0995116e12f;  // 2^40, units of a remainder per unit of its sum
-template <class arguments_t>                  // params_t or pairs_t
+constexpr float remainder_k = 1.0995116e12f;         // 2^40, units of a remainder per unit of its sum
+template <bool grouped_ = false, class arguments_t>  // params_t or pairs_t
 __device__ __forceinline__ scales_t scales_of(arguments_t const& a) {
     scales_t r;
     float const t = *a.t, b = *a.b;
@@ -162,6 +209,12 @@ __device__ __forceinline__ scales_t scales_of(arguments_t const& a) {
     float omega = 0.f;
     for (int p = 0; p < a.prefixes; ++p) omega += a.omega[p];
     float const n = fmaxf(float(a.rows_everywhere), 2.f) * omega * 1.01f;
+    if constexpr (grouped_) {  // a row's pull on others is bounded by all positive pairs, n^2 at most
+        float const n2 = n * fmaxf(float(a.rows_everywhere) + 1.f, 128.f);
+        r.sum = exp2f(floorf(60.f - log2f(n2 * (2.f * fabsf(t) + 32.f))));
+        r.s = exp2f(fminf(floorf(60.f - log2f(n2) - log2f(fabsf(r.t2))), 120.f));
+        return r;
+    }
     r.sum = exp2f(floorf(60.f - log2f(n * row_tile_k * (fabsf(t) + fabsf(b) + 2.f))));
     r.s = exp2f(fminf(floorf(60.f - log2f(n) - log2f(fabsf(r.t2))), 120.f));
     return r;

@@ -30,12 +30,18 @@ struct pairs_t {
     bool fp32_gradients;
     float* scalars;          // loss, dL/dt, dL/db; or null
     double* scalars_double;  // the same; or null
+    // one_set_info_nce alone
+    groups_t groups;
+    float const* residual;  // as in params_t
+    int const* partner;
+    double const* mean_over;  // positive pairs (NT-Xent) or rows that have positives (SupCon), of all GPUs
+    bool sup_con;
 };
 
 constexpr int rows_threads_k = 256;
 
 /// One warp a pair. Grid: padded / 8.
-__global__ void __launch_bounds__(rows_threads_k) prepare_kernel(pairs_t const __grid_constant__ a) {
+static __global__ void __launch_bounds__(rows_threads_k) prepare_kernel(pairs_t const __grid_constant__ a) {
     int const lane = threadIdx.x & 31, row = blockIdx.x * (rows_threads_k / 32) + threadIdx.x / 32;
     bool const live = row < a.side[0].live;
     float total[3] = {};  // images, captions, both
@@ -73,7 +79,7 @@ __global__ void __launch_bounds__(rows_threads_k) prepare_kernel(pairs_t const _
 }
 
 /// info_nce, after the first pass over all blocks: sums of both sides, one thread a row. Grid: (padded / 256, prefixes, 2).
-__global__ void __launch_bounds__(rows_threads_k) log_sums_kernel(pairs_t const __grid_constant__ a) {
+static __global__ void __launch_bounds__(rows_threads_k) log_sums_kernel(pairs_t const __grid_constant__ a) {
     int const row = blockIdx.x * rows_threads_k + threadIdx.x, p = blockIdx.y, which = blockIdx.z;
     float const t2 = scales_of(a).t2;
     bin_scale_t const bins = bin_scale(t2);
@@ -110,7 +116,7 @@ __device__ __forceinline__ double sum_over_warp(double v) {
 }
 
 /// The positives' part of the scalars. Grid: partial_count.
-__global__ void __launch_bounds__(rows_threads_k) positives_kernel(pairs_t const __grid_constant__ a) {
+static __global__ void __launch_bounds__(rows_threads_k) positives_kernel(pairs_t const __grid_constant__ a) {
     __shared__ double part[rows_threads_k / 32][3];
     int const row = blockIdx.x * rows_threads_k + threadIdx.x;
     double sum[3] = {};  // loss, slope times cosine, slope
@@ -135,11 +141,19 @@ __global__ void __launch_bounds__(rows_threads_k) positives_kernel(pairs_t const
     }
 }
 
+/// What the sums over cells are multiplied by.
+template <bool grouped_>
+__device__ __forceinline__ double mean_factor(pairs_t const& a) {
+    if constexpr (grouped_) return double(a.weight) / fmax(*a.mean_over, 1.0);
+    return double(a.weight) / a.rows_everywhere * (a.nce ? 0.5 : 1.0);
+}
+
 /// Loss, dL/dt and dL/db: this GPU's part of the global mean. One block.
+template <bool grouped_>
 __global__ void __launch_bounds__(1024) scalars_kernel(pairs_t const __grid_constant__ a) {
     __shared__ double part[32];
     constexpr int place[3] = {0, 2, 1};  // in `sums`
-    double const unit = 1.0 / double(scales_of(a).sum), remainder = unit / double(remainder_k);
+    double const unit = 1.0 / double(scales_of<grouped_>(a).sum), remainder = unit / double(remainder_k);
     for (int k = 0; k < 3; ++k) {
         double sum = 0.0;
         for (int i = threadIdx.x; i < a.side[0].blocks(); i += 1024) {
@@ -154,8 +168,8 @@ __global__ void __launch_bounds__(1024) scalars_kernel(pairs_t const __grid_cons
         if (threadIdx.x != 0) continue;
         double all = 0.0;
         for (double v : part) all += v;
-        all *= double(a.weight) / a.rows_everywhere * (a.nce ? 0.5 : 1.0);
-        if (a.nce && k == 2) all = 0.0;
+        all *= mean_factor<grouped_>(a);
+        if ((grouped_ || a.nce) && k == 2) all = 0.0;
         if (a.scalars) a.scalars[k] = float(all);
         if (a.scalars_double) a.scalars_double[k] = all;
     }
@@ -163,8 +177,8 @@ __global__ void __launch_bounds__(1024) scalars_kernel(pairs_t const __grid_cons
 
 constexpr int finish_threads_k = 128, slice_k = 16;  // a slice: rows that one warp held of a gradient tile
 
-/// Grid: (rows / 16 rounded up, 2 sides).
-template <bool ladder_>
+/// Grid: (rows / 16 rounded up, sides).
+template <bool ladder_, bool grouped_ = false>
 __global__ void __launch_bounds__(finish_threads_k) finish_kernel(pairs_t const __grid_constant__ a) {
     __shared__ float own[max_prefixes_k][slice_k], partner[max_prefixes_k][slice_k], dot[4][slice_k];
     int const which = blockIdx.y, block = blockIdx.x / 8, slice = blockIdx.x % 8;
@@ -177,18 +191,26 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(pairs_t const 
         return *reinterpret_cast<float4 const*>(tile + int64_t(piece) * share_k + j * 512);
     };
     auto pair_of = [&](__nv_bfloat16 const* x, int r, int column) {
-        return r < side.live ? *reinterpret_cast<uint32_t const*>(x + int64_t(r) * a.dims + column) : 0u;
+        return r >= 0 && r < side.live ? *reinterpret_cast<uint32_t const*>(x + int64_t(r) * a.dims + column) : 0u;
     };
+    // the row that a row's positive is: of one set, where there is one alone
+    auto const partner_of = [&](int r) { return !grouped_ ? r : r < side.live ? a.partner[r] : -1; };
+    int const partners[2] = {partner_of(row), partner_of(row + 8)};
 
-    scales_t const scale = scales_of(a);
+    scales_t const scale = scales_of<grouped_>(a);
     for (int i = thread; i < a.prefixes * slice_k; i += finish_threads_k) {
         int const p = i / slice_k, r = i % slice_k;
         float mine = 0.f, theirs = 0.f;
         if (first + r < side.live) {
             int64_t const at = int64_t(p) * side.padded + first + r;
-            float const weight = positive(a, p, first + r).slope * a.omega[p] * scale.t2, inverse = side.inverse[at];
-            theirs = weight * inverse * other.inverse[at];
-            mine = weight * a.cosine[at];
+            float const inverse = side.inverse[at];
+            if constexpr (grouped_) {
+                theirs = a.partner[first + r] < 0 ? 0.f : a.residual[at];
+            } else {
+                float const weight = positive(a, p, first + r).slope * a.omega[p] * scale.t2;
+                theirs = weight * inverse * other.inverse[at];
+                mine = weight * a.cosine[at];
+            }
             if constexpr (ladder_) mine += float(side.s[at]) / scale.s;
             mine *= inverse * inverse;
         }
@@ -205,6 +227,14 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(pairs_t const 
                 uint32_t const x0 = pair_of(side.x, row, column), x1 = pair_of(side.x, row + 8, column);
                 sum[0] += v.x * ptx::lo_bf16(x0) + v.y * ptx::hi_bf16(x0);
                 sum[1] += v.z * ptx::lo_bf16(x1) + v.w * ptx::hi_bf16(x1);
+                if constexpr (grouped_)  // with what rounding took off
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        uint32_t const x = h ? x1 : x0, y = pair_of(side.x, partners[h], column);
+                        if (partners[h] >= 0)
+                            sum[h] += a.residual[row + 8 * h] *
+                                      (ptx::lo_bf16(x) * ptx::lo_bf16(y) + ptx::hi_bf16(x) * ptx::hi_bf16(y));
+                    }
             }
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
@@ -218,7 +248,7 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(pairs_t const 
         if constexpr (ladder_) {
             for (int p = a.prefixes - 2; p >= 0; --p) {
                 own[p][thread] += own[p + 1][thread];
-                partner[p][thread] += partner[p + 1][thread];
+                if constexpr (!grouped_) partner[p][thread] += partner[p + 1][thread];
             }
         } else if (first + thread < side.live) {
             float const inverse = side.inverse[first + thread];
@@ -228,7 +258,9 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(pairs_t const 
     }
     __syncthreads();
 
-    float const factor = *a.t == 0.f ? 0.f : ln2_k * a.weight / float(a.rows_everywhere) * (a.nce ? 0.5f : 1.f);
+    float factor = ln2_k * a.weight / float(a.rows_everywhere) * (a.nce ? 0.5f : 1.f);
+    if constexpr (grouped_) factor = ln2_k * float(mean_factor<true>(a));
+    if (*a.t == 0.f) factor = 0.f;
     auto write = [&](int r, int column, float lo, float hi) {
         if (r >= a.rows) return;
         int64_t const at = int64_t(r) * a.dims + column;
@@ -244,7 +276,8 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(pairs_t const 
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             int const r = row + 8 * h;
-            uint32_t const x = pair_of(side.x, r, column), y = pair_of(other.x, r, column);
+            uint32_t const x = pair_of(side.x, r, column),
+                           y = pair_of(grouped_ ? side.x : other.x, partners[h], column);
             float const mine = own[piece.band][lane / 4 + 8 * h], theirs = partner[piece.band][lane / 4 + 8 * h];
             float const lo = (h ? v.z : v.x) + theirs * ptx::lo_bf16(y) - mine * ptx::lo_bf16(x),
                         hi = (h ? v.w : v.y) + theirs * ptx::hi_bf16(y) - mine * ptx::hi_bf16(x);

@@ -1,8 +1,8 @@
-// Score items of the losses over two sets: 128 x 256 cells, two warpgroups of 64 x 256, all prefixes in one ascending pass over
+// Score items of the losses over two sets and of one_set_info_nce: 128 x 256 cells, two warpgroups of 64 x 256, all prefixes in one ascending pass over
 // the columns. With one prefix the weights go out a quarter of a tile at a time while the next quarter is computed. With more, each band's
 // weights wait in the tile's planes in memory, each thread's words together, and become suffix sums at the end.
 #pragma once
-#include "scaling_contrasts/sm90/info_nce_sums.cuh"
+#include "scaling_contrasts/sm90/group_cells.cuh"
 
 namespace scaling_contrasts::sm90::two_set {
 
@@ -54,6 +54,8 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     totals_t totals;
     stopwatch_t watch;
     watch.count(score_items_k, c.thread == 0);
+    // one set: a cell off the diagonal stands for its mirror image, too; on it and in another GPU's block both are there
+    bool const columns_too = is_grouped(pass_) && a.triangle && !on_diagonal(a, item.row, item.at);
 #pragma unroll 1
     for (int p = 0; p < prefixes; ++p) {
         band_t band;
@@ -61,7 +63,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         for (int h = 0; h < 2; ++h) {
             int64_t const at = int64_t(p) * a.row.padded + row + 8 * h;
             band.u[h] = __ldg(a.row.inverse + at) * scale.t2;
-            if constexpr (pass_ == pass_t::softmax_k) band.log_sum[h] = __ldg(a.row.log_sums + at);
+            if constexpr (is_softmax(pass_)) band.log_sum[h] = __ldg(a.row.log_sums + at);
         }
         band.omega = ladder_ ? a.omega[p] : 1.f;
         band.at_columns =
@@ -69,7 +71,15 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         multiply(c, acc, a.slabs[p], p == 0);
         watch.lap(score_products_k, c.thread == 0);
         if constexpr (pass_ == pass_t::sums_k) {
-            sum_band(a, acc, band, p, row, column, lane, bin_scale(scale.t2));
+            sum_band<place_of_cells_t>(a, acc, band, p, row, column, lane, bin_scale(scale.t2), a.column.bins);
+            continue;
+        }
+        if constexpr (pass_ == pass_t::negatives_k) {
+            sum_band<negatives_of_groups_t>(a, acc, band, p, row, column, lane, bin_scale(scale.t2), columns_too);
+            continue;
+        }
+        if constexpr (pass_ == pass_t::positives_k) {
+            sum_positives(a, acc, band, p, row, column, lane, scale.t2, columns_too);
             continue;
         }
         if (ladder_ && p == 0 &&
@@ -84,9 +94,14 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             uint32_t const at = band.at_columns + q * 256;
             uint32_t words[16];
             place_of_cells_t const place = {row, column + q * 64, lane};
-            bool const special = place.special(a);
+            [[maybe_unused]] bool const special = !is_grouped(pass_) && place.special(a);
             if constexpr (pass_ == pass_t::softmax_k) {
                 if (special) softmax_quarter<ladder_, true>(d, band, at, place.absent(a), words, totals, products);
+                else softmax_quarter<ladder_, false>(d, band, at, 0, words, totals, products);
+            } else if constexpr (pass_ == pass_t::groups_k) {
+                cells_of_groups_t const cells = {row, column + q * 64, lane};
+                if (cells.special(a))
+                    group_quarter<ladder_>(a, cells, p, d, band, at, words, totals, products, columns_too);
                 else softmax_quarter<ladder_, false>(d, band, at, 0, words, totals, products);
             } else {
                 // the last tile only hints whether to try or to look first: which path is taken depends on the cells alone
@@ -105,7 +120,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             if constexpr (ladder_) {
 #pragma unroll
                 for (int h = 0; h < 2; ++h)
-                    if (a.column.s)
+                    if (is_grouped(pass_) ? columns_too && a.output : a.column.s != nullptr)
                         ptx::red_add(a.column.s + int64_t(p) * a.column.padded + column + q * 64 + h * 32 +
                                          summed_column(lane),
                                      __float2ll_rn(sum_columns(products.column + 8 * h, lane) * scale.s));
@@ -132,8 +147,13 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                 }
         watch.lap(score_cells_k, c.thread == 0);
     }
-    if constexpr (pass_ != pass_t::sums_k) {
+    if constexpr (!is_sum(pass_)) {
         if (a.sums) {
+            if constexpr (is_grouped(pass_)) {
+                float const share = columns_too ? 1.f : 0.5f;
+                totals.loss *= share;
+                totals.product *= share;
+            }
             float const loss = sum_over_warp(totals.loss), slope = sum_over_warp(totals.slope),
                         product = sum_over_warp(totals.product) / scale.t2;
             if (lane < 3) {
@@ -148,6 +168,12 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                 float sum[128];
 #pragma unroll
                 for (int i = 0; i < 128; ++i) sum[i] = 0.f;
+                [[maybe_unused]] uint32_t positive[4] = {};
+                if constexpr (is_grouped(pass_))
+#pragma unroll
+                    for (int q = 0; q < 4; ++q)
+                        if (cells_of_groups_t const cells = {row, column + q * 64, lane}; cells.special(a))
+                            positive[q] = cells.positive(a) & ~cells.absent(a);
 #pragma unroll 1
                 for (int p = prefixes - 1; p >= 0; --p)
 #pragma unroll
@@ -160,13 +186,20 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                             words[4 * i] = v.x, words[4 * i + 1] = v.y, words[4 * i + 2] = v.z, words[4 * i + 3] = v.w;
                         }
                         ptx::fence_async();
+                        [[maybe_unused]] float lost[2] = {};
 #pragma unroll
                         for (int i = 0; i < 16; ++i) {
                             float* s = sum + q * 32 + 2 * i;
                             s[0] += ptx::lo_bf16(words[i]);
                             s[1] += ptx::hi_bf16(words[i]);
                             words[i] = ptx::pack_bf16(s[0], s[1]);
+                            if constexpr (is_grouped(pass_)) {
+                                if (positive[q] >> 2 * i & 1) lost[i & 1] = s[0] - ptx::lo_bf16(words[i]);
+                                if (positive[q] >> 2 * i & 2) lost[i & 1] = s[1] - ptx::hi_bf16(words[i]);
+                            }
                         }
+                        if constexpr (is_grouped(pass_))
+                            keep_residuals(a, {row, column + q * 64, lane}, positive[q], p, lost, columns_too);
                         stage(c, words);
                     }
                 watch.lap(score_second_output_k, c.thread == 0);
