@@ -44,9 +44,9 @@ class Planned:
             return True
         return status == self.variant.expected_status(self.case.state)
 
-    def total_seconds(self, rounds: int) -> float:
-        """Predicted seconds of the check and all rounds."""
-        return 0.0 if self.unsupported else self.launch_seconds * (1 + rounds)
+    def total_seconds(self, apart: int) -> float:
+        """Predicted seconds of the check and of `apart` launches beside it."""
+        return 0.0 if self.unsupported else self.launch_seconds * (1 + apart)
 
     def deadline(self, configured: float | None) -> float:
         """Seconds after which one launch of this case counts as hung."""
@@ -179,20 +179,20 @@ def disk_bytes(each: Planned, checked_rows: int = 64) -> int:
     return 3 * sets_of(case.loss) * rows * case.dims * 4 + 65536
 
 
-def listing(kept: Sequence[Planned], dropped: Sequence[Planned], rounds: int, folder: Path) -> str:
-    """What `list=true` and `python -m harness plan` print."""
+def listing(kept: Sequence[Planned], dropped: Sequence[Planned], rounds: int, apart: int, folder: Path) -> str:
+    """What `list=true` and `python -m harness plan` print. `apart`: launches of a case beside its check."""
     lines = [f"{'case':<64} {'time':>8} {'memory/rank':>12}  note"]
     for each in kept:
         if each.unsupported:
             lines.append(f"{each.case.title:<64} {'-':>8} {'-':>12}  unsupported: {each.unsupported}")
             continue
         note = "predicted not to fit" if each.expects_out_of_memory else ""
-        time, memory = duration(each.total_seconds(rounds)), size(each.rank_bytes)
+        time, memory = duration(each.total_seconds(apart)), size(each.rank_bytes)
         lines.append(f"{each.case.title:<64} {time:>8} {memory:>12}  {note}".rstrip())
     for each in dropped:
-        lines.append(f"{each.case.title:<64} {duration(each.total_seconds(rounds)):>8} {'':>12}  dropped: over budget")
+        lines.append(f"{each.case.title:<64} {duration(each.total_seconds(apart)):>8} {'':>12}  dropped: over budget")
     runnable = [each for each in kept if not each.unsupported]
-    total = sum(each.total_seconds(rounds) for each in runnable)
+    total = sum(each.total_seconds(apart) for each in runnable)
     disk = max((disk_bytes(each) for each in runnable), default=0) + 65536 * len(kept)
     lines.append(
         f"{len(kept)} cases ({len(runnable)} run here, {len(dropped)} dropped), predicted {duration(total)} "

@@ -190,6 +190,14 @@ def test_list_prints_predictions_and_runs_nothing(bench):
     assert not bench.results.exists()
 
 
+def test_a_check_that_also_times_is_predicted_once(two_devices):
+    found = planned(two_devices, CPU, "rows=[64]")[:1]
+    (seconds,) = (each.launch_seconds for each in found)
+    for apart, launches in ((0, 1), (3, 4)):
+        last = plan.listing(found, [], 1, apart, two_devices.folder).splitlines()[-1]
+        assert f"predicted {plan.duration(launches * seconds)} with 1 rounds" in last
+
+
 def test_readable_durations_and_sizes():
     assert [plan.duration(value) for value in (0.4, 59.4, 200, 3900)] == ["0 s", "59 s", "3m20s", "1h05m"]
     assert [plan.size(value) for value in (12, 1536, 3 << 20, 5 << 30)] == ["12 B", "1.5 KiB", "3.0 MiB", "5.0 GiB"]
