@@ -94,13 +94,15 @@ def strided_cases(name: str, world_size: int) -> list[dict]:
 
 
 def odd_cases(name: str, world_size: int) -> list[dict]:
+    """On 3 ranks with transposed rows as well, so that strides are seen at every number of ranks."""
     if world_size not in (1, 3):
         return []
+    layout = {"test_layout": "transposed"} if world_size == 3 and REGISTRY[name]["launcher"] == "torchrun" else {}
     shape = {"world_size": world_size, "rows": 37, "dims": 96, "prefixes": (16, 80, 96), **STATES["negatives"]}
     cases = [driver.make_case(name, variant, **shape) for variant in quick_variants(name, world_size)]
     # All-bf16 variants do not claim it: 1/rows is then a bf16 number as well (configs/system/open_clip.yaml).
     cases = [case for case in cases if case["options"].get("precision") != "bf16"]
-    return [case for case in cases if not load(name).unsupported(case)]
+    return [case | layout for case in cases if not load(name).unsupported(case)]
 
 
 @cache
