@@ -14,6 +14,7 @@ char const* const help_text_k = R"(scaling_contrasts: contrastive losses, forwar
 
   scaling_contrasts --loss one_set_sigmoid --rows 4096          one readable result
   scaling_contrasts --folder F --loss ... --actions check,time  the worker contract: JSON lines and .npy files in F
+  scaling_contrasts --batch FILE                                cases one after the other in one process: the flags of one a line
   scaling_contrasts --capabilities                              what this build and this machine can do, as JSON
   scaling_contrasts --inputs-digest --loss ... --rows ...       SHA-256 of the case's inputs
 
@@ -28,6 +29,8 @@ where it runs:
   --device cpu|cuda   --world-size N (virtual devices on the CPU)   --threads N (per device)
   --fabric auto|multicast|peer (how GPUs add up: auto takes the switch where it can and nothing forbids it)
   --engine auto|cpu-avx512bf16|cpu-avx512|cpu-avx2|cpu-portable|...   (or SCALING_CONTRASTS_ENGINE)   --options key=value,...
+    options: pairs=twice|once (a block of two devices is scored by each for itself, or by one for both: docs/performance_box.md)
+             devices=turns|threads (virtual devices on the CPU take turns, or run at once)   deadline_ms=N (of a wait for a device)
 several boxes, one process each (docs/rails.md); --world-size counts the devices of all:
   --nodes N   --node-rank r   --rendezvous HOST:PORT (box 0 listens)   --token-file F   --interface NAME
   --rails auto|verbs|tcp   --rails-options sockets=2,overlap=true,device=,gid_index=,mtu=,service_level=,traffic_class=,timeout=,retries=
@@ -399,6 +402,8 @@ arguments_t parse_arguments(int count, char const* const* words) {
         else run->second(out, flag, value);
     }
     if (auto const form = out.run.options.extract("form")) out.problem.form = to_form("--options form", form.mapped());
+    if (auto const pairs = out.run.options.extract("pairs"))
+        out.problem.pairs_once = to_choice<bool>("--options pairs", pairs.mapped(), {{"twice", false}, {"once", true}});
     if (auto const forward = out.run.options.extract("forward_only"))
         out.problem.forward_only = to_bool("--options forward_only", forward.mapped());
     check_problem("", out.problem);

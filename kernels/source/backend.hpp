@@ -29,6 +29,11 @@ struct run_options_t {
     rails::options_t rails;
     rails::mesh_t* mesh = nullptr;  ///< to the other boxes; null: there is one
     int boxes = 1, box = 0;
+
+    std::string option(char const* name, char const* otherwise) const {
+        auto const found = options.find(name);
+        return found == options.end() ? otherwise : found->second;
+    }
 };
 
 /// What the rails of a backend have carried since it was built.

@@ -5,11 +5,15 @@
 #include "backend.hpp"
 #include "process_memory.hpp"
 #include "scaling_contrasts.hpp"
+#include "scaling_contrasts/cpu/concurrent.hpp"
 #include "scaling_contrasts/rails/cpu_box.hpp"
 #include "scaling_contrasts/rails/step.hpp"
 
 namespace scaling_contrasts::bench {
 namespace {
+
+/// Whether virtual devices are threads that run at the same time and meet at barriers, as GPUs do, or take turns.
+bool concurrent(run_options_t const& options) { return options.option("devices", "turns") == "threads"; }
 
 class cpu_backend_t final : public backend_t {
   public:
@@ -45,6 +49,10 @@ class cpu_backend_t final : public backend_t {
             local_ =
                 std::make_unique<rails::cpu_box_t>(problem_, own_, std::move(views), options_.threads, options_.engine);
             boxes_step_ = std::make_unique<rails::boxes_step_t>(*options_.mesh, options_.rails, problem_, *local_);
+        } else if (concurrent(options_)) {
+            concurrent_step_ =
+                std::make_unique<concurrent_step_t>(problem_, std::move(views), options_.threads, options_.engine,
+                                                    std::atof(options_.option("deadline_ms", "600000").c_str()) / 1e3);
         } else {
             step_ = std::make_unique<step_t>(problem_, std::move(views), options_.threads, options_.engine);
         }
@@ -52,6 +60,7 @@ class cpu_backend_t final : public backend_t {
 
     void step() override {
         if (boxes_step_) boxes_step_->run();
+        else if (concurrent_step_) scalars_ = concurrent_step_->run();
         else scalars_ = step_->run();
     }
     void synchronize() override {
@@ -62,7 +71,7 @@ class cpu_backend_t final : public backend_t {
         return scalars_;
     }
     std::vector<stage_seconds_t> stages(int steps) override {
-        if (boxes_step_) return {};
+        if (!step_) return {};
         using clock_t = std::chrono::steady_clock;
         std::vector<stage_seconds_t> seconds;
         for (int i = 0; i < steps; ++i) {
@@ -131,7 +140,8 @@ class cpu_backend_t final : public backend_t {
     std::vector<buffer_t<bf16_t>> embeddings_;
     std::vector<buffer_t<std::byte>> gradients_;
     std::vector<buffer_t<std::int32_t>> labels_;
-    std::unique_ptr<step_t> step_;                     // of one box
+    std::unique_ptr<step_t> step_;  // of one box, or
+    std::unique_ptr<concurrent_step_t> concurrent_step_;
     std::unique_ptr<rails::cpu_box_t> local_;          // this one of several
     std::unique_ptr<rails::boxes_step_t> boxes_step_;  // of several
     scalars_t scalars_;
@@ -145,9 +155,12 @@ std::string processor_name() {
 }
 
 std::string unsupported(problem_t const& problem, run_options_t const& options) {
-    if (auto const offload = options.options.find("offload");
-        offload != options.options.end() && offload->second == "true")
-        return "offload streams rows through a GPU; use device cuda";
+    if (options.option("offload", "false") == "true") return "offload streams rows through a GPU; use device cuda";
+    if (auto const devices = options.option("devices", "turns"); devices != "turns" && devices != "threads")
+        return "option devices is '" + devices + "'; known are turns and threads";
+    if (concurrent(options) && options.boxes > 1) return "devices=threads runs one box; leave it out, or give nodes 1";
+    if (problem.pairs_once && options.boxes > 1) return "pairs=once runs one box; leave it out, or give nodes 1";
+    if (auto const reason = problem.pairs_once ? pairs_unsupported(problem) : ""; !reason.empty()) return reason;
     try {
         cpu::pick(options.engine);
     } catch (failure_t const& reason) {
@@ -156,8 +169,9 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
     // Inputs, gradients and the fp32 accumulator; Linux would rather kill a process than refuse it memory.
     // What has arrived from other boxes is held twice.
     std::int64_t const here = problem.world_size / options.boxes;
-    std::int64_t const bytes =
-        sets_of(problem.loss) * problem.rows * problem.dims * (here * 10 + (problem.world_size - here) * 4);
+    std::int64_t const cells = problem.rows * problem.dims;
+    std::int64_t const bytes = sets_of(problem.loss) * cells * (here * 10 + (problem.world_size - here) * 4) +
+                               (problem.pairs_once ? here * cells * 4 : 0);
     auto const available = available_bytes();
     if (available && bytes > *available)
         throw failure_t(status_t::out_of_memory_k, "needs about " + std::to_string(bytes >> 20) + " MiB, " +

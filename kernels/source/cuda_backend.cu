@@ -18,13 +18,7 @@ constexpr char const* option_names_k[] = {"graph",   "superblock",        "virtu
                                           "offload", "device_memory_mib", "block_rows",      "row_blocks"};
 
 bool flag(run_options_t const& options, char const* name, bool otherwise) {
-    auto const found = options.options.find(name);
-    return found == options.options.end() ? otherwise : found->second == "true";
-}
-
-std::string option(run_options_t const& options, char const* name, char const* otherwise) {
-    auto const found = options.options.find(name);
-    return found == options.options.end() ? otherwise : found->second;
+    return options.option(name, otherwise ? "true" : "false") == "true";
 }
 
 /// Of the current device.
@@ -128,7 +122,7 @@ class cuda_backend_t final : public backend_t {
         int const sets = sets_of(problem_.loss);
         std::int64_t const cells = problem_.rows * problem_.dims;
         float const parameters[2] = {static_cast<float>(problem_.scale), static_cast<float>(problem_.bias)};
-        int const side_limit = std::atoi(option(options_, "superblock", "0").c_str());
+        int const side_limit = std::atoi(options_.option("superblock", "0").c_str());
         auto const engine = engine_of(problem_, options_);
         std::vector<gpu::box_t::device_t> devices(ledgers_.size());
         for (int device = 0; device < problem_.world_size; ++device) {
@@ -170,11 +164,12 @@ class cuda_backend_t final : public backend_t {
             domain::domain_settings_t settings;
             settings.fabric = fabric_of(options_.fabric);
             settings.inbox_bytes = 4096;
-            settings.deadline_seconds = std::atof(option(options_, "deadline_ms", "10000").c_str()) / 1e3;
+            if (problem_.pairs_once) settings.data_bytes = static_cast<std::size_t>(first_->partial_bytes());
+            settings.deadline_seconds = std::atof(options_.option("deadline_ms", "10000").c_str()) / 1e3;
             domain_ = std::make_unique<domain::domain_t>(ordinals_, settings);
             for (auto& ledger : ledgers_) ledger.add(static_cast<std::int64_t>(domain_->bytes_per_rank()));
         }
-        bool const flags = gpus().size() == ordinals_.size() && option(options_, "meeting", "flags") == "flags";
+        bool const flags = gpus().size() == ordinals_.size() && options_.option("meeting", "flags") == "flags";
         box_ = std::make_unique<gpu::box_t>(problem_, std::move(devices), domain_.get(),
                                             flags ? gpu::meeting_t::flags_k : gpu::meeting_t::events_k);
         use_graph_ = flag(options_, "graph", true) && box_->launches() <= gpu::device_step_t::graph_limit_k;
@@ -372,8 +367,9 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
         return "the offload mode has no forward pass alone; leave out offload or forward_only";
     if (options.boxes > 1) return "several boxes run on the CPU alone so far; use device cpu, or nodes 1";
     if (flag(options, "offload", false)) return offload_unsupported(problem, options);
-    if (auto const meeting = option(options, "meeting", "flags"); meeting != "flags" && meeting != "events")
+    if (auto const meeting = options.option("meeting", "flags"); meeting != "flags" && meeting != "events")
         return "option meeting is '" + meeting + "'; known are flags and events";
+    if (auto const reason = problem.pairs_once ? pairs_unsupported(problem) : ""; !reason.empty()) return reason;
     if (problem.world_size > device().count && !flag(options, "virtual_devices", false))
         return std::to_string(problem.world_size) + " GPUs are asked for, " + std::to_string(device().count) +
                " are here; virtual_devices=true lets them take turns on one";

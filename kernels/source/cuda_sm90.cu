@@ -44,6 +44,8 @@ class sm90_step_t final : public gpu::device_step_t {
 bool sm90_built() { return true; }
 
 std::string sm90_unsupported(problem_t const& problem) {
+    if (problem.pairs_once && problem.world_size > 1)
+        return "the sm90 engine finds no gradients of another GPU's rows; leave out pairs=once, or use engine sm80";
     if (problem.loss == loss_t::one_set_sigmoid_k && problem.forward_only)
         return "the sm90 engine has no forward pass alone of one_set_sigmoid";
     auto const given = gpu_problem(problem, 0);

@@ -270,7 +270,7 @@ inline std::string describe(problem_t const& problem, std::string const& engine)
            " R=" + std::to_string(problem.rows) + " x " + std::to_string(problem.world_size) +
            " P=" + std::to_string(problem.prefixes.size()) + " labels " +
            std::to_string(static_cast<int>(problem.labels)) + " t=" + std::to_string(problem.scale) +
-           (problem.self_pairs ? " self" : "") + " on " + engine;
+           (problem.self_pairs ? " self" : "") + (problem.pairs_once ? " pairs once" : "") + " on " + engine;
 }
 
 /// Scalars to what fp32 sums lose, gradients to `limit`.

@@ -1,5 +1,7 @@
 // Barriers and sums over ranks that run at the same time, a thread each; the whole step with a thread per device; a peer that
 // never arrives. Built twice: plain, and with ThreadSanitizer where the compiler has it.
+#include <atomic>
+
 #include "fixture.hpp"
 #include "scaling_contrasts/cpu/concurrent.hpp"
 
@@ -71,6 +73,83 @@ void check_slices() {
         }
 }
 
+/// A rank that comes too late is named, and finds that the others have stopped: what it still writes is nobody's to read, and it
+/// waits for none of them.
+void check_late() {
+    thread_domain_t domain(3, 64, 1.0);
+    std::atomic<int> stopped = 0;
+    std::string message;
+    auto const begin = std::chrono::steady_clock::now();
+    try {
+        domain.run([&](int rank) {
+            domain.meet(rank, phase_t::embeddings_k);
+            while (rank == 1 && stopped < 2) std::this_thread::yield();
+            try {
+                domain.meet(rank, phase_t::pair_scored_k);
+                domain.meet(rank, phase_t::pair_taken_k);
+            } catch (stopped_t) {
+                ++stopped;
+                throw;
+            }
+        });
+    } catch (failure_t const& reason) {
+        message = reason.what();
+    }
+    testing::expect(message.find("for rank 1,") != std::string::npos &&
+                        message.find("(gradients of a round of pairs, round 2)") != std::string::npos,
+                    "the late rank is named: " + message);
+    testing::expect(stopped == 3, "all stop");
+    double const seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    testing::expect(seconds > 0.9, "after the deadline");
+}
+
+/// The same of a step, whose devices here have no patience, and one of them nearly all the work.
+void check_impatient() {
+#if defined(__SANITIZE_THREAD__)
+    constexpr std::int64_t rows = 200;  // takes as long
+#else
+    constexpr std::int64_t rows = 1000;
+#endif
+    problem_t problem;
+    problem.rows = rows, problem.world_size = 3, problem.live = {1, rows, 1};
+    data_t const data = make_data(problem);
+    std::vector<std::vector<bf16_t>> gradients(3, std::vector<bf16_t>(rows * 1024));
+    std::vector<set_t> views;
+    for (std::size_t device = 0; device < 3; ++device)
+        views.push_back({data.sets[0].data() + device * rows * 1024, nullptr, gradients[device].data()});
+    concurrent_step_t step(problem, views, 1, "auto", 1e-9);
+    for (int time = 0; time < 2; ++time) {  // and it stays so
+        std::string message;
+        try {
+            step.run();
+        } catch (failure_t const& reason) {
+            testing::expect(reason.status == status_t::timeout_k, "a late device is a timeout");
+            message = reason.what();
+        }
+        testing::expect(message.find(" ms for rank ") != std::string::npos &&
+                            message.find(", which did not arrive (") != std::string::npos,
+                        "a late device is named: " + message);
+    }
+}
+
+/// A rank that throws ends the others' waiting at once, and is what the caller hears of.
+void check_throw() {
+    thread_domain_t domain(3, 64, 600);
+    for (int time = 0; time < 2; ++time) {
+        std::string message;
+        try {
+            domain.run([&](int rank) {
+                if (rank == 1 && time == 0) throw std::runtime_error("rank 1 is broken");
+                domain.meet(rank, phase_t::embeddings_k);
+            });
+        } catch (std::exception const& reason) {
+            message = reason.what();
+        }
+        testing::expect(message == (time ? "a device failed in an earlier step" : "rank 1 is broken"),
+                        "who threw is told: " + message);
+    }
+}
+
 /// The round counter passes 2^32 without anybody noticing.
 void check_wrap() {
     thread_domain_t domain(3);
@@ -108,16 +187,27 @@ void check_missing() {
     testing::expect(seconds < 5, "one deadline, not twenty");  // 20 in vain would be 1 s and more on each rank
 }
 
-void check_step(loss_t loss, std::int64_t rows, std::vector<std::int64_t> live) {
+void check_step(loss_t loss, std::int64_t rows, std::vector<std::int64_t> live, bool pairs_once = false) {
     problem_t problem;
+    problem.pairs_once = pairs_once;
     problem.loss = loss, problem.rows = rows, problem.dims = 96, problem.prefixes = {32, 80};
     problem.world_size = static_cast<int>(live.size()), problem.live = live;
     problem.scale = 5, problem.bias = -1, problem.gradient_type = gradient_type_t::float32_k;
     problem.labels = label_layout_t::mixed_k;
     data_t const data = make_data(problem);
     result_t const expected = oracle(problem, data);
-    for (std::string const& engine : usable_engines())
-        compare(problem, run_with<concurrent_step_t>(problem, data, 1, engine), expected, engine + ", a thread each");
+    auto engines = usable_engines();
+#if defined(__SANITIZE_THREAD__)
+    engines.resize(1);  // all share the schedule
+#endif
+    for (std::string const& engine : engines) {
+        result_t const got = run_with<concurrent_step_t>(problem, data, 2 * problem.world_size, engine);
+        compare(problem, got, expected, engine);
+        result_t const turns = run(problem, data, 1, engine, 1);
+        testing::expect(got.gradients == turns.gradients && got.scalars.loss == turns.scalars.loss &&
+                            got.scalars.scale_gradient == turns.scalars.scale_gradient,
+                        describe(problem, engine) + ": at once or in turns, same bits");
+    }
 }
 
 }  // namespace
@@ -127,6 +217,9 @@ int main() {
     for (int world : worlds_k) check_sums(world);
     check_wrap();
     check_missing();
+    check_late();
+    check_impatient();
+    check_throw();
     for (loss_t loss :
          {loss_t::one_set_sigmoid_k, loss_t::two_set_sigmoid_k, loss_t::info_nce_k, loss_t::one_set_info_nce_k}) {
         check_step(loss, 37, {37});
@@ -134,6 +227,13 @@ int main() {
         check_step(loss, 21, {21, 0, 13});
         check_step(loss, 19, {19, 19, 1, 19, 18});
         check_step(loss, 9, {9, 9, 9, 9, 9, 9, 9, 5});
+    }
+    for (loss_t loss : {loss_t::one_set_sigmoid_k, loss_t::two_set_sigmoid_k}) {
+        check_step(loss, 37, {37}, true);
+        check_step(loss, 150, {97, 150}, true);
+        check_step(loss, 21, {21, 0, 13}, true);
+        check_step(loss, 19, {19, 19, 1, 19, 18}, true);
+        check_step(loss, 70, {70, 70, 0, 66, 70, 70, 70, 5}, true);
     }
     return testing::report();
 }

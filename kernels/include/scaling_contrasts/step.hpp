@@ -3,6 +3,8 @@
 // `run` is that schedule. Only owners of rows accumulate their gradients: a device scores its rows against each peer's.
 // The softmax losses score twice: `gather(device, peer)` finds the log-sums first, `close_gather(device)` ends that.
 // one_set_info_nce visits the cells of positive pairs in between: `gather_positives`, `close_positives`.
+// With problem.pairs_once a block of two devices is scored by one of them: `score(device, device)`, then round by round (pairs.hpp)
+// `score_pair(device, round)` and, once all have, `take_pair(device, round)`.
 // Devices may live in other processes (rails/step.hpp): `arrive(device, ...)` takes their embeddings as candidates.
 #pragma once
 #include <cmath>
@@ -12,8 +14,10 @@
 
 #include "scaling_contrasts/cell.hpp"
 #include "scaling_contrasts/cpu/block.hpp"
+#include "scaling_contrasts/cpu/partial.hpp"
 #include "scaling_contrasts/cpu/targets.hpp"
 #include "scaling_contrasts/devices.hpp"
+#include "scaling_contrasts/pairs.hpp"
 
 namespace scaling_contrasts {
 
@@ -35,13 +39,14 @@ class step_t {
           own_(own),
           kernels_(cpu::pick(engine)),
           ladder_(make_ladder(problem)),
-          pool_(threads),
           two_(sets_of(problem.loss) == 2),
           sums_(static_cast<std::size_t>(problem.world_size)) {
         check();
-        add_space();
+        add_space(threads);
         for (int device = 0; device < problem_.world_size; ++device)
             for (int set = 0; set < set_count(); ++set) sides_.push_back(make_side(device, set));
+        if (problem_.pairs_once && pair_rounds(problem_) > 0)
+            for (int device = 0; device < problem_.world_size; ++device) partials_.emplace_back(ladder_, problem_.rows);
         if (problem_.loss == loss_t::one_set_info_nce_k) count_positives();
     }
 
@@ -66,6 +71,11 @@ class step_t {
     void read_statistics(int device, float const* in);
     /// Scores the device's rows against the peer's candidates.
     void score(int device, int peer);
+    /// problem.pairs_once only: scores the device's block of the round for its own rows and for the peer's, whose part of the
+    /// gradients is left for that one.
+    void score_pair(int device, int round);
+    /// Adds what was left for the device in that round.
+    void take_pair(int device, int round);
     /// Gradients of the device's rows from what `score` accumulated.
     void finish(int device);
     /// One device's part of the loss, dL/dt and dL/db.
@@ -73,10 +83,12 @@ class step_t {
     /// Loss, dL/dt and dL/db over all devices.
     scalars_t all_reduce() const;
 
-    /// A workspace for each device: of a step with threads = 1, members above may then be called by a thread per device, where
-    /// barriers stand between what one writes and another reads (cpu/concurrent.hpp).
-    void separate() {
-        while (static_cast<int>(spaces_.size()) < problem_.world_size) add_space();
+    /// A workspace and `threads` threads for each device: members above may then be called by a thread per device, where barriers
+    /// stand between what one writes and another reads (cpu/concurrent.hpp).
+    void separate(int threads) {
+        spaces_.clear();
+        pools_.clear();
+        for (int device = 0; device < problem_.world_size; ++device) add_space(threads);
     }
 
     /// The whole step. `stage` is called with the name of each part that has just ended.
@@ -97,8 +109,16 @@ class step_t {
             for (int device = 0; device < devices; ++device) close_positives(device);
         }
         if (is_softmax(problem_.loss)) stage("sums of the softmaxes");
-        if (!problem_.forward_only || problem_.loss != loss_t::info_nce_k)  // info_nce's loss follows from its log-sums
+        if (problem_.pairs_once) {
+            for (int device = 0; device < devices; ++device) score(device, device);
+            for (int round = 1; round <= pair_rounds(problem_); ++round) {
+                for (int device = 0; device < devices; ++device) score_pair(device, round);
+                for (int device = 0; device < devices; ++device) take_pair(device, round);
+            }
+        } else if (!problem_.forward_only ||
+                   problem_.loss != loss_t::info_nce_k) {  // whose loss follows from its log-sums
             for_each_block([this](int device, int peer) { score(device, peer); });
+        }
         stage("scores and gradients");
         for (int device = 0; device < devices; ++device) finish(device);
         stage("rounding and scalars");
@@ -107,10 +127,14 @@ class step_t {
 
   private:
     int set_count() const { return two_ ? 2 : 1; }
-    void add_space() { spaces_.push_back(std::make_unique<cpu::workspace_t>(kernels_, ladder_, true)); }
-    cpu::workspace_t& space(int device) {
-        return *spaces_[spaces_.size() > 1 ? static_cast<std::size_t>(device) : std::size_t{0}];
+    void add_space(int threads) {
+        spaces_.push_back(std::make_unique<cpu::workspace_t>(kernels_, ladder_, true));
+        pools_.push_back(std::make_unique<pool_t>(threads));
     }
+    /// The device's, or the one that all share.
+    std::size_t space_of(int device) const { return spaces_.size() > 1 ? static_cast<std::size_t>(device) : 0; }
+    cpu::workspace_t& space(int device) { return *spaces_[space_of(device)]; }
+    pool_t& pool(int device) { return *pools_[space_of(device)]; }
     cpu::side_t& side(int device, int set) { return sides_[static_cast<std::size_t>(device * set_count() + set)]; }
     cpu::side_t const& side(int device, int set) const {
         return sides_[static_cast<std::size_t>(device * set_count() + set)];
@@ -132,7 +156,7 @@ class step_t {
         return {&side.log_sums, &side.rest, &side.own, &side.negatives};
     }
     void check() const;
-    void find_norms(cpu::side_t& side, bool clear);
+    void find_norms(int device, int set, bool clear);
     cpu::side_t make_side(int device, int set) const;
     cpu::block_t make_block(cpu::objective_t objective, bool counts_loss, bool symmetric, bool both) const;
     void visit(cpu::objective_t objective, int device, int peer);
@@ -150,10 +174,11 @@ class step_t {
     devices_t own_;
     cpu::kernels_t const& kernels_;
     cpu::packed_ladder_t ladder_;
-    pool_t pool_;
     bool two_;
     double anchors_ = 1;
     std::vector<std::unique_ptr<cpu::workspace_t>> spaces_;  // one, or one for each device
+    std::vector<std::unique_ptr<pool_t>> pools_;             // likewise
+    std::vector<cpu::partial_t> partials_;                   // pairs_once: of each device, what it has for its peer
     std::vector<cpu::side_t> sides_;
     std::vector<scalars_t> sums_;
 };
@@ -179,6 +204,8 @@ inline void step_t::check() const {
                                         std::to_string(problem_.rows));
     if (problem_.live_rows() == 0)
         throw std::invalid_argument("live is 0 on every device; at least one row must be live");
+    if (auto const reason = problem_.pairs_once ? pairs_unsupported(problem_) : ""; !reason.empty())
+        throw failure_t(status_t::unsupported_k, reason);
     if (problem_.self_pairs && problem_.loss != loss_t::one_set_sigmoid_k)
         throw std::invalid_argument("self_pairs is for one_set_sigmoid alone; leave it out");
     if (sets_.size() != static_cast<std::size_t>(devices * set_count()))
@@ -242,7 +269,7 @@ inline void step_t::begin(int device) {
         s.sums.zero();
         s.rest.zero();
         for (std::size_t i = 0; i < s.greatest.size(); ++i) s.greatest[i] = -1e30f;
-        find_norms(s, true);
+        find_norms(device, set, true);
     }
 }
 
@@ -250,15 +277,16 @@ inline void step_t::arrive(int device, std::span<bf16_t const* const> embeddings
     for (int set = 0; set < set_count(); ++set) {
         cpu::side_t& s = side(device, set);
         s.x.data = embeddings[static_cast<std::size_t>(set)];
-        find_norms(s, false);
+        find_norms(device, set, false);
     }
 }
 
 /// Inverse norms of every prefix of every row; `clear`: and a gradient of zero.
-inline void step_t::find_norms(cpu::side_t& s, bool clear) {
+inline void step_t::find_norms(int device, int set, bool clear) {
+    cpu::side_t& s = side(device, set);
     auto const width = static_cast<std::size_t>(ladder_.panels() * cpu::panel_k);
     int const parts = static_cast<int>((s.x.rows + cpu::task_k - 1) / cpu::task_k);
-    pool_.run(parts, [&](int part) {
+    pool(device).run(parts, [&](int part) {
         std::int64_t const end = std::min<std::int64_t>(s.x.rows, (part + 1) * cpu::task_k);
         for (std::int64_t row = part * cpu::task_k; row < end; ++row) {
             if (clear && !problem_.forward_only)
@@ -289,11 +317,11 @@ inline cpu::block_t step_t::make_block(cpu::objective_t objective, bool counts_l
     for (int p = 0; p < ladder_.count; ++p) {
         double const weight =
             static_cast<double>(ladder_.weights[static_cast<std::size_t>(p)]) / mean_over() * (info_nce ? 0.5 : 1.0);
-        // A row of one set meets each other row twice, as row and as candidate; a triangle holds half of its cells.
+        // A row of one set meets each other row twice, as row and as candidate; one that serves both is scored once.
         block.gradient_coefficient[static_cast<std::size_t>(p)] = static_cast<float>(weight * (two_ ? 1.0 : 2.0));
-        block.loss_coefficient[static_cast<std::size_t>(p)] = static_cast<float>(!counts_loss ? 0
-                                                                                 : symmetric  ? 2 * weight
-                                                                                              : weight);
+        block.loss_coefficient[static_cast<std::size_t>(p)] = static_cast<float>(!counts_loss    ? 0
+                                                                                 : both && !two_ ? 2 * weight
+                                                                                                 : weight);
     }
     return block;
 }
@@ -303,7 +331,7 @@ inline void step_t::visit(cpu::objective_t objective, int device, int peer) {
     auto& sums = sums_[static_cast<std::size_t>(device)];
     auto block = [&](cpu::side_t& rows, cpu::side_t& candidates, bool counts_loss) {
         if (rows.x.rows == 0 || candidates.x.rows == 0) return;
-        cpu::score_block(kernels_, pool_, ladder_, space(device), rows, candidates,
+        cpu::score_block(kernels_, pool(device), ladder_, space(device), rows, candidates,
                          make_block(objective, counts_loss, own && !two_, own), sums);
     };
     if (!two_) return block(side(device, 0), side(peer, 0), true);
@@ -316,6 +344,23 @@ inline void step_t::score(int device, int peer) {
           : problem_.loss == loss_t::one_set_info_nce_k ? cpu::objective_t::groups_k
                                                         : cpu::objective_t::sigmoid_k,
           device, peer);
+}
+
+inline void step_t::score_pair(int device, int round) {
+    pair_t const pair = pair_of(problem_, device, round, cpu::task_k);
+    cpu::side_t& rows = side(device, 0);
+    cpu::side_t& candidates =
+        partials_[static_cast<std::size_t>(device)].open(side(pair.peer, set_count() - 1), pair.candidates);
+    cpu::block_t block = make_block(cpu::objective_t::sigmoid_k, true, false, true);
+    block.first_row = pair.first_row;
+    if (candidates.x.rows)
+        cpu::score_block(kernels_, pool(device), ladder_, space(device), rows, candidates, block,
+                         sums_[static_cast<std::size_t>(device)]);
+}
+
+inline void step_t::take_pair(int device, int round) {
+    partials_[static_cast<std::size_t>(source_of(problem_, device, round))].add_to(side(device, set_count() - 1),
+                                                                                   pool(device));
 }
 
 inline void step_t::gather(int device, int peer) {
@@ -453,7 +498,7 @@ inline void step_t::finish(int device) {
         std::size_t const row_bytes = static_cast<std::size_t>(problem_.dims) * element;
         auto* const out = static_cast<std::byte*>(set_of(device, set).gradient);
         int const parts = static_cast<int>((problem_.rows + cpu::task_k - 1) / cpu::task_k);
-        pool_.run(parts, [&](int part) {
+        pool(device).run(parts, [&](int part) {
             std::int64_t const end = std::min<std::int64_t>(problem_.rows, (part + 1) * cpu::task_k);
             for (std::int64_t row = part * cpu::task_k; row < end; ++row) {
                 std::byte* const to = out + static_cast<std::size_t>(row) * row_bytes;

@@ -54,6 +54,32 @@ struct device_t {
     }
 };
 
+/// Own blocks, then round by round what one device scores for two, as box.cuh queues it.
+inline void score_pairs(problem_t const& problem, std::vector<std::unique_ptr<device_t>>& devices) {
+    cudaStream_t const stream = {};
+    std::vector<gpu::buffer_t<std::byte>> partials;
+    for (int number = 0; number < problem.world_size; ++number) {
+        auto& device = *devices[static_cast<std::size_t>(number)];
+        partials.emplace_back(device.ledger, device.step->partial_bytes());
+        device.step->score(device.block(number), stream);
+    }
+    constexpr int unit = gpu::device_step_t::pair_unit_k;
+    for (int round = 1; round <= pair_rounds(problem); ++round) {
+        for (int number = 0; number < problem.world_size; ++number) {
+            pair_t const pair = pair_of(problem, number, round, unit);
+            auto const at = static_cast<std::size_t>(number);
+            devices[at]->step->score_pair(devices[static_cast<std::size_t>(pair.peer)]->block(pair.peer), pair,
+                                          partials[at].data(), stream);
+        }
+        for (int number = 0; number < problem.world_size; ++number) {
+            int const source = source_of(problem, number, round);
+            devices[static_cast<std::size_t>(number)]->step->take_pair(
+                partials[static_cast<std::size_t>(source)].data(), pair_of(problem, source, round, unit).candidates,
+                stream);
+        }
+    }
+}
+
 /// A step of all devices, one after the other between the places where they wait for each other.
 inline fixture::result_t run(problem_t const& problem, fixture::data_t const& data, make_step_t const& make,
                              int side_limit) {
@@ -80,7 +106,8 @@ inline fixture::result_t run(problem_t const& problem, fixture::data_t const& da
         against_every_block([&](auto& step, auto const& block) { step.gather_positives(block, stream); });
         every([&](auto& step) { step.close_positives(stream); });
     }
-    against_every_block([&](auto& step, auto const& block) { step.score(block, stream); });
+    if (problem.pairs_once) score_pairs(problem, devices);
+    else against_every_block([&](auto& step, auto const& block) { step.score(block, stream); });
     every([&](auto& step) { step.finish(stream); });
 
     fixture::result_t result;

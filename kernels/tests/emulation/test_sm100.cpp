@@ -36,6 +36,20 @@ void labels() {
     }
 }
 
+/// Blocks of two devices scored by one of them: whole, in halves, of few rows and of none.
+void pairs() {
+    for (loss_t loss : {loss_t::one_set_sigmoid_k, loss_t::two_set_sigmoid_k})
+        for (auto const& live : {std::vector<std::int64_t>{300, 270}, {130, 1, 77}, {5, 140, 0, 130}}) {
+            auto problem = make_problem(loss, std::max<std::int64_t>(140, live[0]), live, {64, 128}, 128);
+            problem.pairs_once = true;
+            problem.labels = label_layout_t::mixed_k;
+            check(problem, 128);
+        }
+    auto problem = make_problem(loss_t::one_set_sigmoid_k, 130, {130, 130}, {64, 192}, 256);
+    problem.pairs_once = true, problem.gradient_type = gradient_type_t::float32_k;
+    check(problem);
+}
+
 void article() {
     auto problem = make_problem(loss_t::one_set_sigmoid_k, 256, {256}, {64, 128, 256, 512, 1024}, 1024);
     check(problem);
@@ -47,6 +61,7 @@ int main() {
     emulation::options().major = 10;
     every_loss();
     labels();
+    pairs();
     article();
     return testing::report();
 }

@@ -2,7 +2,11 @@
 // peers: GPU g takes g + 1, g + 2, ..., so that no two fetch from one peer at a time. The next block is fetched while the current
 // one is scored, into two buffers that all peers share. Embedding gradients stay where their rows are; three scalars are summed.
 //
-// Devices meet at the start of a step (embeddings are ready), in softmax losses between the passes, and in the sum of the scalars.
+// With problem.pairs_once a block of two devices is scored by one of them (pairs.hpp), into symmetric memory, from where the other
+// adds its part of the gradients to its own, round by round: always in the same order.
+//
+// Devices meet at the start of a step (embeddings are ready), in softmax losses between the passes, in a round of pairs before and
+// after the gradients change hands, and in the sum of the scalars.
 // How they meet is one of two:
 //   flags   kernels wait on flags in each other's memory (domain.cuh): the GPUs' work is independent for the host, one graph each
 //   events  streams wait for each other's events: nothing spins, one graph for all; also what virtual devices of one GPU use
@@ -97,7 +101,7 @@ class box_t {
         use_device(ordinal(device));
         domain_->meet(device, domain::phase_t::embeddings_k, stream(device));
         for (int phase = 0; phase < phases(); ++phase) {
-            if (phase) domain_->meet(device, domain::phase_t::log_sums_k, stream(device));
+            if (phase) domain_->meet(device, meeting_before(phase), stream(device));
             queue_phase(device, phase, domain::half_t::both_k);
         }
         use_device(ordinal(0));
@@ -160,7 +164,16 @@ class box_t {
     int ordinal(int device) const { return lanes_[static_cast<std::size_t>(device)]->device.ordinal; }
     bool gathers() const { return lanes_[0]->device.step->gathers(); }
     /// Stretches between meetings, that of the scalars left out.
-    int phases() const { return devices() == 1 ? 1 : 1 + gathers() + lanes_[0]->device.step->gathers_positives(); }
+    int phases() const {
+        if (devices() == 1) return 1;
+        if (problem_.pairs_once) return 2 * pair_rounds(problem_);  // scored, taken, scored, taken, ...
+        return 1 + gathers() + lanes_[0]->device.step->gathers_positives();
+    }
+    domain::phase_t meeting_before(int phase) const {
+        return !problem_.pairs_once ? domain::phase_t::log_sums_k
+               : phase % 2          ? domain::phase_t::pair_scored_k
+                                    : domain::phase_t::pair_taken_k;
+    }
 
     void meet_by_events() {
         for (int d = 0; d < devices(); ++d) {
@@ -216,7 +229,41 @@ class box_t {
         return blocks;
     }
 
+    /// One half of a round of pairs: its block is scored, or what others have left is taken, with the step's ends around.
+    void queue_pairs_phase(int device, int phase, domain::half_t half) {
+        use_device(ordinal(device));
+        auto& own = lane(device);
+        auto& step = *own.device.step;
+        int const rounds = pair_rounds(problem_), round = phase / 2 + 1;
+        auto block_of = [&](int of_round) { return rows_of((device + of_round) % devices()); };
+        auto fetch = [&](int of_round) {
+            if (of_round <= rounds) own.staging->fetch(block_of(of_round), [this](int peer) { return rows_of(peer); });
+        };
+        auto const partial = [&](int of) { return reinterpret_cast<std::byte*>(domain_->data(of)); };
+        if (phase == 0) {
+            own.staging->open(own.main);
+            step.begin(own.main);
+            for (int ahead = 1; ahead <= staging_t::buffers_k; ++ahead) fetch(ahead);
+            step.score(rows_of(device), own.main);
+        }
+        if (phase % 2 == 0) {
+            pair_t const pair = pair_of(problem_, device, round, device_step_t::pair_unit_k);
+            own.staging->use(block_of(round), 0, own.main, [&](candidates_t const& block) {
+                step.score_pair(block, pair, partial(device), own.main);
+            });
+            fetch(round + staging_t::buffers_k);
+            return;
+        }
+        int const source = source_of(problem_, device, round);
+        step.take_pair(partial(source), pair_of(problem_, source, round, device_step_t::pair_unit_k).candidates,
+                       own.main);
+        if (round < rounds) return;
+        step.finish(own.main);
+        add_scalars(device, half);
+    }
+
     void queue_phase(int device, int phase, domain::half_t half) {
+        if (problem_.pairs_once && devices() > 1) return queue_pairs_phase(device, phase, half);
         use_device(ordinal(device));
         auto& own = lane(device);
         auto& step = *own.device.step;

@@ -1,9 +1,11 @@
 // What the box asks of an engine: one device's share of a step, block of candidates by block of candidates.
 #pragma once
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "scaling_contrasts/gpu/check.cuh"
+#include "scaling_contrasts/pairs.hpp"
 
 namespace scaling_contrasts::gpu {
 
@@ -41,6 +43,7 @@ inline std::int64_t live_of(problem_t const& problem, candidates_t const& block)
 /// A device's share of a step. The device is current in every call, everything is queued on the stream given:
 ///   begin, [gather for every block, close_gather, [gather_positives for every block, close_positives,]]
 ///   score for every block, finish
+/// or, with problem.pairs_once: begin, score of the own block, score_pair and take_pair for every round, finish
 class device_step_t {
   public:
     virtual ~device_step_t() = default;
@@ -65,6 +68,15 @@ class device_step_t {
 
     /// Whether score() takes blocks of several devices, up to candidate_rows().
     virtual bool takes_groups() const { return false; }
+
+    /// problem.pairs_once, for engines whose sm*_unsupported() lets it through. The pair's share of a foreign block, from which the
+    /// candidates' part of the gradients goes to `partial`, partial_bytes() that all devices may read.
+    virtual void score_pair(candidates_t const&, pair_t const&, std::byte* /*partial*/, cudaStream_t) {}
+    /// Adds what another device has left for this one's first `rows` rows.
+    virtual void take_pair(std::byte const* /*partial*/, std::int64_t /*rows*/, cudaStream_t) {}
+    virtual std::int64_t partial_bytes() const { return 0; }
+    /// Pairs are cut at multiples of it.
+    static constexpr int pair_unit_k = 128;
 
     /// Kernels in a score of one block, about: more than graph_limit_k in a step do not go into a graph.
     virtual std::int64_t launches() const = 0;

@@ -20,7 +20,8 @@ class staging_t {
         int const used = std::min(problem.world_size - 1, buffers_k), sets = sets_of(problem.loss);
         for (int i = 0; i < used; ++i) {
             auto& buffer = buffers_[i];
-            for (int set = 0; set < sets; ++set) {
+            for (int set = problem.pairs_once ? sets - 1 : 0; set < sets;
+                 ++set) {  // of pairs scored once, captions alone
                 buffer.embeddings[set] = buffer_t<bf16_t>(ledger, rows * problem.dims);
                 buffer.log_sums[set] = buffer_t<float>(ledger, log_sums);
             }
@@ -84,7 +85,7 @@ class staging_t {
     };
 
     static void copy(void* to, void const* from, std::int64_t bytes, cudaStream_t stream) {
-        if (bytes)
+        if (bytes && to)
             check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, stream),
                   "fetching a peer's rows");
     }

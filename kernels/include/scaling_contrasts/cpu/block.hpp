@@ -47,10 +47,11 @@ struct block_t {
     objective_t objective;
     form_t form;        ///< of one_set_info_nce
     bool symmetric;     ///< rows and candidates are one and the same side: score the upper triangle
-    bool both;          ///< candidates are of this device too: they get gradients or statistics as well
+    bool both;          ///< candidates get gradients or statistics as well
     bool forward_only;  ///< no gradients
     float scale2, bias2;
     std::array<float, max_prefixes_k> gradient_coefficient, loss_coefficient;
+    std::int64_t first_row = 0;  ///< rows before it are left out; a multiple of task_k
 };
 
 namespace detail {
@@ -107,7 +108,7 @@ inline void score_block(kernels_t const& kernels, pool_t& pool, packed_ladder_t 
     bool const multiplies = !statistics && !block.forward_only;
     int const panels = multiplies ? ladder.panels() : 0, row_panels = block.both ? panels : 0;
 
-    for (std::int64_t i = 0; i < rows.x.rows; i += block_k) {
+    for (std::int64_t i = block.first_row; i < rows.x.rows; i += block_k) {
         int const row_count = static_cast<int>(std::min<std::int64_t>(block_k, rows.x.rows - i));
         pool.run(groups, [&](int part) {
             kernels.pack_left(ladder, rows.x, i + part * tile_rows_k,

@@ -7,17 +7,19 @@ namespace scaling_contrasts {
 
 class concurrent_step_t {
   public:
-    /// As step_t's; each device gets one thread.
-    concurrent_step_t(problem_t const& problem, std::vector<set_t> sets, int = 1, std::string const& engine = "auto",
-                      double deadline_seconds = 60)
+    /// As step_t's; `threads` of all devices together, each of which gets an equal part, at least one. Nobody waits for another
+    /// longer than `deadline_seconds`.
+    concurrent_step_t(problem_t const& problem, std::vector<set_t> sets, int threads = 1,
+                      std::string const& engine = "auto", double deadline_seconds = 60)
         : problem_(problem),
           step_(problem, std::move(sets), 1, engine),
           domain_(problem.world_size, 64, deadline_seconds),
           totals_(static_cast<std::size_t>(problem.world_size)) {
-        step_.separate();
+        step_.separate(std::max(1, threads / problem.world_size));
     }
 
     /// The whole step. Every device ends with the same bits of the sums; device 0's are returned.
+    /// Throws what a device threw, or failure_t timeout_k, naming who was missing.
     scalars_t run() {
         domain_.run([this](int device) { run_device(device); });
         return totals_[0];
@@ -25,8 +27,7 @@ class concurrent_step_t {
 
   private:
     void run_device(int device) {
-        auto const& member = domain_.member(device);
-        auto meet = [&](domain::phase_t phase) { domain::meet(domain::thread_place_t(), member, phase); };
+        auto meet = [&](domain::phase_t phase) { domain_.meet(device, phase); };
         step_.begin(device);
         meet(domain::phase_t::embeddings_k);
         if (is_softmax(problem_.loss)) {
@@ -39,10 +40,20 @@ class concurrent_step_t {
             step_.close_positives(device);
             meet(domain::phase_t::log_sums_k);
         }
-        for_each_peer(device, [&](int peer) { step_.score(device, peer); });
+        if (problem_.pairs_once) {
+            step_.score(device, device);
+            for (int round = 1; round <= pair_rounds(problem_); ++round) {
+                if (round > 1) meet(domain::phase_t::pair_taken_k);
+                step_.score_pair(device, round);
+                meet(domain::phase_t::pair_scored_k);
+                step_.take_pair(device, round);
+            }
+        } else {
+            for_each_peer(device, [&](int peer) { step_.score(device, peer); });
+        }
         step_.finish(device);
         double sums[3] = {step_.part(device).loss, step_.part(device).scale_gradient, step_.part(device).bias_gradient};
-        domain::one_shot(domain::thread_place_t(), member, sums, sums, 3);
+        domain_.one_shot(device, sums, sums, 3);
         totals_[static_cast<std::size_t>(device)] = {sums[0], sums[1], sums[2]};
     }
 

@@ -19,12 +19,23 @@ namespace scaling_contrasts::domain {
 inline constexpr int channels_k = 128;  ///< most thread blocks of a collective
 
 /// What is being waited for.
-enum class phase_t : std::uint32_t { embeddings_k, log_sums_k, small_k, inputs_k, outputs_k, count_k };
+enum class phase_t : std::uint32_t {
+    embeddings_k,
+    log_sums_k,
+    pair_scored_k,
+    pair_taken_k,
+    small_k,
+    inputs_k,
+    outputs_k,
+    count_k
+};
 
 constexpr char const* name_of(phase_t phase) {
     switch (phase) {
     case phase_t::embeddings_k: return "start of the step";
     case phase_t::log_sums_k: return "log-sums of the first pass";
+    case phase_t::pair_scored_k: return "gradients of a round of pairs";
+    case phase_t::pair_taken_k: return "room for the next round of pairs";
     case phase_t::small_k: return "one-shot all-reduce";
     case phase_t::inputs_k: return "inputs of a two-shot all-reduce";
     case phase_t::outputs_k: return "outputs of a two-shot all-reduce";

@@ -1,6 +1,7 @@
 // A domain whose ranks are threads of one process: the schedules of the GPUs' domain, run truly at the same time, so that their
 // ordering can be tested (and held to a race detector) without a GPU.
 #pragma once
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <functional>
@@ -33,6 +34,9 @@ struct thread_place_t {
     std::uint32_t add(std::uint32_t* p, std::uint32_t v) const { return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL); }
 };
 
+/// Thrown to leave work in which a wait was in vain, or that another rank has left.
+struct stopped_t {};
+
 class thread_domain_t {
   public:
     explicit thread_domain_t(int world, std::size_t inbox_bytes = 4096, double deadline_seconds = 10)
@@ -54,8 +58,23 @@ class thread_domain_t {
 
     member_t const& member(int rank) const { return members_[static_cast<std::size_t>(rank)]; }
 
-    /// Calls `work(rank)` on a thread for each rank, and returns when all have. Throws what a rank threw, then failure_t
-    /// timeout_k, naming who was missing, where a wait was in vain.
+    /// A barrier of a rank's thread. Throws stopped_t where it was in vain: what others write then must not be read.
+    void meet(int rank, phase_t phase) const {
+        wait(rank, phase);
+        close(thread_place_t(), member(rank), 1);
+    }
+    /// out = sum over ranks of in, as the one_shot of all_reduce.hpp. Throws stopped_t.
+    template <class value_t>
+    void one_shot(int rank, value_t const* in, value_t* out, std::size_t count) const {
+        domain::one_shot(thread_place_t(), member(rank), in, out, count, half_t::write_k);
+        wait(rank, phase_t::small_k);
+        domain::one_shot(thread_place_t(), member(rank), in, out, count, half_t::add_k);
+        close(thread_place_t(), member(rank), 1);
+    }
+
+    /// Calls `work(rank)` on a thread for each rank, and returns when all have; a rank that throws keeps no other waiting. Throws
+    /// what a rank threw, then failure_t timeout_k, naming who was missing, where a wait was in vain. Once it has thrown, it does
+    /// so in every further call.
     void run(std::function<void(int)> const& work) {
         std::vector<std::exception_ptr> thrown(members_.size());
         std::vector<std::thread> threads;
@@ -63,8 +82,11 @@ class thread_domain_t {
             threads.emplace_back([&, rank] {
                 try {
                     work(static_cast<int>(rank));
+                } catch (stopped_t) {
+                    stop_all();
                 } catch (...) {
                     thrown[rank] = std::current_exception();
+                    stop_all();
                 }
             });
         for (auto& thread : threads) thread.join();
@@ -72,14 +94,25 @@ class thread_domain_t {
             if (each) std::rethrow_exception(each);
         for (auto const& missing : missing_)
             if (missing.set) throw failure_t(status_t::timeout_k, describe(missing));
+        if (stopped_) throw failure_t(status_t::crashed_k, "a device failed in an earlier step");
     }
 
   private:
+    void wait(int rank, phase_t phase) const {
+        barrier(thread_place_t(), member(rank), member(rank).state->round, 0, phase);
+        if (thread_place_t().load_acquire(&member(rank).state->failed)) throw stopped_t();
+    }
+    void stop_all() {
+        stopped_ = true;
+        for (auto& state : states_) thread_place_t().add(&state.failed, 1);
+    }
+
     std::vector<buffer_t<std::uint32_t>> flags_;
     std::vector<buffer_t<std::byte>> inboxes_;
     std::vector<state_t> states_;
     std::vector<missing_t> missing_;
     std::vector<member_t> members_;
+    std::atomic<bool> stopped_ = false;
 };
 
 }  // namespace scaling_contrasts::domain

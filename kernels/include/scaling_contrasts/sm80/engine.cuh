@@ -105,7 +105,7 @@ class basic_engine_t final : public gpu::device_step_t {
     }
 
     bool gathers() const override { return is_softmax(problem_.loss); }
-    bool takes_groups() const override { return !is_softmax(problem_.loss); }
+    bool takes_groups() const override { return !is_softmax(problem_.loss) && !problem_.pairs_once; }
     /// Maxima and sums over one block of candidates.
     void gather(gpu::candidates_t const& block, cudaStream_t stream) override {
         visit(block, pass_t::maxima_k, stream);
@@ -169,6 +169,31 @@ class basic_engine_t final : public gpu::device_step_t {
         visit(block, is_nce() ? pass_t::softmax_k : is_grouped() ? pass_t::groups_k : pass_t::sigmoid_k, stream);
     }
 
+    /// The columns' gradients come from the same weights as the rows'. A cell of one set stands for its mirror image, too.
+    void score_pair(gpu::candidates_t const& block, pair_t const& pair, std::byte* partial,
+                    cudaStream_t stream) override {
+        bool const one = sets() == 1;
+        rows_t columns = columns_of(block, one ? 0 : 1, stream, pair.candidates);
+        columns.gradient = reinterpret_cast<float*>(partial);
+        columns.weighted_products = columns.gradient + problem_.rows * problem_.dims;
+        clear(columns.gradient, pair.candidates * std::int64_t(problem_.dims) * 4, stream);
+        clear(columns.weighted_products, std::int64_t(ladder_.count) * columns.padded * 4, stream);
+        walker_.walk(set_[0].rows, columns, false, true, one ? 2.0f : 1.0f, pass_t::sigmoid_k, stream,
+                     static_cast<int>(pair.first_row));
+    }
+    void take_pair(std::byte const* partial, std::int64_t rows, cudaStream_t stream) override {
+        if (rows == 0) return;
+        auto const* const gradient = reinterpret_cast<float const*>(partial);
+        auto const blocks = static_cast<unsigned>(std::clamp<std::int64_t>(rows * problem_.dims / 4 / 256, 1, 1024));
+        add_partial_kernel<<<blocks, 256, 0, stream>>>(set_[sets() - 1].rows, static_cast<int>(rows), ladder_,
+                                                       reinterpret_cast<float4 const*>(gradient),
+                                                       gradient + problem_.rows * problem_.dims, padded_to(rows));
+        gpu::check_launch("add_partial_kernel");
+    }
+    std::int64_t partial_bytes() const override {
+        return (problem_.rows * problem_.dims + std::int64_t(ladder_.count) * padded_to(problem_.rows)) * 4;
+    }
+
     void finish(cudaStream_t stream) override {
         double const* const mean_over = is_grouped() ? mean_over_.data() : nullptr;
         scalars_job_t job = walker_.scalars(out_, mean_over);
@@ -225,8 +250,9 @@ class basic_engine_t final : public gpu::device_step_t {
         if (!one && !own) walker_.walk(set_[1].rows, columns_of(block, 0, stream), false, false, 0.0f, pass, stream);
     }
 
-    /// A set of a block as the kernels see it: the device's own rows, or another's with the norms found anew.
-    rows_t columns_of(gpu::candidates_t const& block, int set, cudaStream_t stream) {
+    /// A set of a block as the kernels see it: the device's own rows, or another's (the first `count`; -1: all) with the norms
+    /// found anew.
+    rows_t columns_of(gpu::candidates_t const& block, int set, cudaStream_t stream, std::int64_t count = -1) {
         if (block.device == device_) return set_[set].rows;
         rows_t columns;
         columns.embeddings = block.embeddings[set];
@@ -234,7 +260,7 @@ class basic_engine_t final : public gpu::device_step_t {
         columns.inverse_norms = set_[set].candidate_norms.data();
         columns.log_sums = block.log_sums[set];
         columns.first = block.device * problem_.rows;
-        columns.rows = static_cast<int>(gpu::live_of(problem_, block));
+        columns.rows = static_cast<int>(count < 0 ? gpu::live_of(problem_, block) : count);
         columns.padded = padded_to(columns.rows);
         if (is_grouped()) set_group_sums(columns, block.log_sums[0]);
         gpu::find_inverse_norms(columns.embeddings, columns.rows, columns.padded, ladder_,

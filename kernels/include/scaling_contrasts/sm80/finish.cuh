@@ -34,6 +34,26 @@ static __global__ void merge_maxima_kernel(__grid_constant__ superblock_t const 
     to = sum;
 }
 
+/// Adds another device's part of `rows` rows' gradients, `from` [rows][dims] in its memory, and of their weighted products,
+/// [prefix][from_padded]. One thread adds to an element.
+static __global__ void add_partial_kernel(__grid_constant__ rows_t const set, int rows,
+                                          __grid_constant__ ladder_t const ladder, float4 const* from,
+                                          float const* products, int from_padded) {
+    std::int64_t const first = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x,
+                       step = std::int64_t(gridDim.x) * blockDim.x;
+    auto* const gradient = reinterpret_cast<float4*>(set.gradient);
+    for (std::int64_t i = first; i < std::int64_t(rows) * ladder.dims / 4; i += step) {
+        float4 sum = gradient[i];
+        float4 const part = from[i];
+        sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+        gradient[i] = sum;
+    }
+    for (std::int64_t i = first; i < std::int64_t(rows) * ladder.count; i += step) {
+        std::int64_t const prefix = i / rows, row = i % rows;
+        set.weighted_products[prefix * set.padded + row] += products[prefix * from_padded + row];
+    }
+}
+
 /// Before the first block of candidates: no maximum yet.
 static __global__ void clear_maxima_kernel(float2* running, std::int64_t count) {
     std::int64_t const i = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x;

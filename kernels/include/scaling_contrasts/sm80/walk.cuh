@@ -74,9 +74,9 @@ class walker_t {
     void clear(cudaStream_t stream) { sm80::clear(slots_.data(), slots_.bytes(), stream); }
 
     /// All superblocks of `rows` against the candidates `columns`. Symmetric, for rows against themselves: the upper
-    /// triangle only. Both sides: the columns' gradients or sums, too.
+    /// triangle only. Both sides: the columns' gradients or sums, too. Rows before `first_row`, a multiple of tile_k, are left out.
     void walk(rows_t const& rows, rows_t const& columns, bool symmetric, bool both_sides, float cell_weight,
-              pass_t pass, cudaStream_t stream) {
+              pass_t pass, cudaStream_t stream, int first_row = 0) {
         bool const grouped = problem_.loss == loss_t::one_set_info_nce_k;
         superblock_t a;
         a.rows = rows;
@@ -96,7 +96,7 @@ class walker_t {
         a.row_maxima = reinterpret_cast<float2*>(weights_.data());  // no weights are there in that pass
         a.column_maxima = a.row_maxima + std::int64_t(side_) * side_ / 32 * ladder_.count;
         a.slots = slots_.data();
-        for (a.first_row = 0; a.first_row < rows.padded; a.first_row += side_)
+        for (a.first_row = first_row; a.first_row < rows.padded; a.first_row += side_)
             for (a.first_column = symmetric ? a.first_row : 0; a.first_column < columns.padded;
                  a.first_column += side_) {
                 a.tile_rows = std::min(side_, rows.padded - a.first_row) / tile_k;
