@@ -152,13 +152,14 @@ def token(where: Place, folder: Path, wait_seconds: float) -> bytes:
         end = time.monotonic() + wait_seconds
         while not path.is_file() and time.monotonic() < end:
             time.sleep(0.1)
+    least, most = _TOKEN_BYTES
     try:
-        mode, data = path.stat().st_mode, path.read_bytes().strip()
+        with open(path, "rb") as stream:
+            mode, data = os.fstat(stream.fileno()).st_mode, stream.read(2 * most).strip()
     except OSError as problem:
         raise ConfigurationError(f"cannot read the token file {path}: {problem.strerror}") from None
     if stat.S_IMODE(mode) & 0o077:
         raise ConfigurationError(f"the token file {path} can be read by others; chmod 600 {path}")
-    least, most = _TOKEN_BYTES
     if not least <= len(data) <= most:
         raise ConfigurationError(f"the token file {path} holds {len(data)} bytes; give {least} to {most}")
     return data

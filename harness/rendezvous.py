@@ -33,7 +33,11 @@ SERVICE, PROTOCOL = "scaling-contrasts", 1
 EXCHANGE_SECONDS = 5.0  # for a whole exchange, whatever the other side does
 _FIRST_BYTES = 4096  # of a line from somebody unknown
 _BODY_BYTES = 1 << 20
-_CONNECTIONS = 32  # at once; more are closed at once
+_CONNECTIONS = 32  # at once; one more, and the oldest has to go: an exchange takes moments, only strangers take longer
+
+
+# What a stranger's bytes may raise; RecursionError is JSON of a thousand brackets.
+_NONSENSE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 class Refused(Exception):
@@ -54,12 +58,17 @@ def derive(token: bytes, purpose: str, *parts: str) -> bytes:
 
 
 def resolve(address: str, port: int) -> list[tuple[int, tuple]]:
-    """`(family, socket address)` of a name or number. Raises ConfigurationError when there is none."""
+    """`(family, socket address)` of a name or number. Raises ConfigurationError when there is none, or it means all."""
     try:
         found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
     except OSError as problem:
         raise ConfigurationError(f"MASTER_ADDR={address} has no address ({problem.strerror}); give a number") from None
-    return list(dict.fromkeys((family, where) for family, _, _, _, where in found))
+    places = list(dict.fromkeys((family, where) for family, _, _, _, where in found))
+    if any(ipaddress.ip_address(where[0].partition("%")[0]).is_unspecified for _, where in places):
+        raise ConfigurationError(
+            f"MASTER_ADDR={address} means every interface; give the address of the one that joins the machines"
+        )
+    return places
 
 
 def listen(address: str, port: int) -> socket.socket:
@@ -118,16 +127,14 @@ class Server:
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._listener, self._token, self._admit, self._say = listener, token, admit, say
-        self._places = threading.BoundedSemaphore(_CONNECTIONS)
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, None] = {}  # oldest first
         self._thread = threading.Thread(target=self._accept, name="rendezvous", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Stop listening."""
-        try:
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept
-        except OSError:
-            pass
+        _hang_up(self._listener)  # wakes accept
         self._listener.close()
 
     def _accept(self) -> None:
@@ -141,19 +148,27 @@ class Server:
                     time.sleep(0.1)
                     continue
                 return  # closed
-            if not self._places.acquire(blocking=False):
-                connection.close()
-                continue
+            self._make_room(connection)
             threading.Thread(target=self._serve, args=(connection, where[0]), daemon=True).start()
+
+    def _make_room(self, connection: socket.socket) -> None:
+        """Count a connection in, and end the oldest where there are too many; its thread notices."""
+        with self._lock:
+            self._open[connection] = None
+            if len(self._open) > _CONNECTIONS:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                _hang_up(oldest)
 
     def _serve(self, connection: socket.socket, address: str) -> None:
         try:
-            with connection:
-                self._exchange(_Lines(connection, EXCHANGE_SECONDS), address)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+            self._exchange(_Lines(connection, EXCHANGE_SECONDS), address)
+        except _NONSENSE as problem:
             self._say(f"turned away {address}: {_why(problem)}")
         finally:
-            self._places.release()
+            with self._lock:  # closed under the lock: else the oldest's number might be another's by now
+                self._open.pop(connection, None)
+                connection.close()
 
     def _exchange(self, lines: _Lines, address: str) -> None:
         nonce = secrets.token_hex(16)
@@ -211,7 +226,7 @@ def _join(
         ) from None  # another service, or a frozen node 0
     except ConnectionError as problem:
         raise Unreachable(f"{place}: {problem.strerror}") from None
-    except (ValueError, KeyError, AttributeError):
+    except _NONSENSE:
         raise stranger from None
     try:
         lines.send({"nonce": mine, "proof": derive(token, "node", nonce, mine).hex()})
@@ -224,7 +239,7 @@ def _join(
         reply = lines.open(derive(token, "reply", nonce, mine))
     except OSError as problem:
         raise Unreachable(f"{place} stopped answering: {problem.strerror or 'too slow'}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+    except _NONSENSE as problem:
         raise Unreachable(f"{place} answered nonsense: {_why(problem)}") from None
     if "refused" in reply:
         raise Refused(str(reply["refused"]), bool(reply.get("again")))
@@ -281,6 +296,13 @@ class _Lines:
         if left <= 0:
             raise TimeoutError(errno.ETIMEDOUT, "too slow")
         self._connection.settimeout(left)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # it is gone
 
 
 def _why(problem: Exception) -> str:

@@ -204,6 +204,9 @@ void set_rails_option(rails::options_t& rails, std::string const& text) {
     };
     if (key == "sockets") rails.sockets = count(1, 64);
     else if (key == "overlap") rails.overlap = to_bool(what, value);
+    else if (key == "gpu_memory")
+        rails.gpu_memory =
+            to_choice<char const*>(what, value, {{"auto", "auto"}, {"direct", "direct"}, {"host", "host"}});
     else if (key == "device") rails.device = value;
     else if (key == "gid_index") rails.gid_index = count(0, 65535);
     else if (key == "mtu")
@@ -215,8 +218,8 @@ void set_rails_option(rails::options_t& rails, std::string const& text) {
     else if (key == "retries") rails.retries = count(0, 7);
     else
         throw usage_error_t("--rails-options has '" + text +
-                            "'; known: sockets, overlap, device, gid_index, mtu, service_level, traffic_class, "
-                            "timeout, retries");
+                            "'; known: sockets, overlap, gpu_memory, device, gid_index, mtu, service_level, "
+                            "traffic_class, timeout, retries");
 }
 
 /// What several boxes need, and what one box must not be given.

@@ -43,6 +43,12 @@ struct rails_report_t {
     std::uint64_t embedding_bytes = 0;  ///< of a step, to one counterpart
 };
 
+template <class boxes_step_t>
+rails_report_t report_of(boxes_step_t const& step) {
+    auto const traffic = step.rails().traffic();
+    return {step.rails().transport(), step.steps(), traffic.bytes_sent, traffic.bytes_received, step.embedding_bytes()};
+}
+
 /// Figures of the `memory` event, per device; empty where they cannot be known.
 struct memory_t {
     std::optional<std::int64_t>

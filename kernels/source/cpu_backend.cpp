@@ -127,10 +127,7 @@ class cpu_backend_t final : public backend_t {
 
     std::optional<rails_report_t> rails() const override {
         if (!boxes_step_) return {};
-        auto const& rails = boxes_step_->rails();
-        auto const traffic = rails.traffic();
-        return rails_report_t{rails.transport(), boxes_step_->steps(), traffic.bytes_sent, traffic.bytes_received,
-                              boxes_step_->embedding_bytes()};
+        return report_of(*boxes_step_);
     }
 
   private:

@@ -8,14 +8,16 @@
 #include "backend.hpp"
 #include "cuda_offload.cuh"
 #include "cuda_sm80.cuh"
-#include "scaling_contrasts/box/box.cuh"
+#include "scaling_contrasts/box/boxes.cuh"
 #include "scaling_contrasts/gpu/inputs.cuh"
+#include "scaling_contrasts/rails/step.hpp"
 
 namespace scaling_contrasts::bench {
 namespace {
 
-constexpr char const* option_names_k[] = {"graph",   "superblock",        "virtual_devices", "meeting",   "deadline_ms",
-                                          "offload", "device_memory_mib", "block_rows",      "row_blocks"};
+constexpr char const* option_names_k[] = {"graph",       "superblock",   "virtual_devices",   "meeting",
+                                          "deadline_ms", "offload",      "device_memory_mib", "block_rows",
+                                          "row_blocks",  "several_boxes"};
 
 bool flag(run_options_t const& options, char const* name, bool otherwise) {
     return options.option(name, otherwise ? "true" : "false") == "true";
@@ -105,8 +107,11 @@ std::string engine_of(problem_t const& problem, run_options_t const& options) {
 class cuda_backend_t final : public backend_t {
   public:
     cuda_backend_t(problem_t const& problem, run_options_t const& options)
-        : problem_(problem), options_(options), ledgers_(static_cast<std::size_t>(problem.world_size)) {
-        for (int device = 0; device < problem.world_size; ++device)
+        : problem_(problem),
+          options_(options),
+          own_(devices_of(options.box, options.boxes, problem.world_size)),
+          ledgers_(static_cast<std::size_t>(own_.count)) {
+        for (int device = 0; device < own_.count; ++device)
             ordinals_.push_back(flag(options, "virtual_devices", false) ? 0 : device);
         for (int const ordinal : gpus()) {
             gpu::use_device(ordinal);
@@ -114,7 +119,7 @@ class cuda_backend_t final : public backend_t {
             baseline_free_.push_back(free_bytes());
         }
         least_free_ = baseline_free_;
-        if (problem.world_size > 1) gpu::open_peers(gpus());
+        if (own_.count > 1) gpu::open_peers(gpus());
         gpu::use_device(0);
     }
 
@@ -125,8 +130,9 @@ class cuda_backend_t final : public backend_t {
         int const side_limit = std::atoi(options_.option("superblock", "0").c_str());
         auto const engine = engine_of(problem_, options_);
         std::vector<gpu::box_t::device_t> devices(ledgers_.size());
-        for (int device = 0; device < problem_.world_size; ++device) {
-            auto const index = static_cast<std::size_t>(device);
+        for (int lane = 0; lane < own_.count; ++lane) {
+            auto const index = static_cast<std::size_t>(lane);
+            int const device = own_.first + lane;
             auto& ledger = ledgers_[index];
             gpu::use_device(ordinals_[index]);
             devices[index].ordinal = ordinals_[index];
@@ -145,7 +151,7 @@ class cuda_backend_t final : public backend_t {
             gpu::check(cudaMemcpy(parameters_.back().data(), parameters, sizeof parameters, cudaMemcpyHostToDevice),
                        "copying scale and bias");
             devices[index].part = out_.back().data();
-            devices[index].total = problem_.world_size > 1 ? out_.back().data() + 3 : out_.back().data();
+            devices[index].total = own_.count > 1 ? out_.back().data() + 3 : out_.back().data();
             step_inputs_t const in = {problem_,
                                       device,
                                       devices[index].sets,
@@ -157,10 +163,10 @@ class cuda_backend_t final : public backend_t {
             devices[index].step = engine == "sm90"    ? make_sm90_step(in)
                                   : engine == "sm100" ? make_sm100_step(in)
                                                       : make_tiles_step<sm80::engine_t>(in);
-            if (device == 0) first_ = devices[index].step.get();
+            if (lane == 0) first_ = devices[index].step.get();
             gpu::check(cudaDeviceSynchronize(), "making inputs");
         }
-        if (problem_.world_size > 1) {
+        if (own_.count > 1) {
             domain::domain_settings_t settings;
             settings.fabric = fabric_of(options_.fabric);
             settings.inbox_bytes = 4096;
@@ -171,15 +177,20 @@ class cuda_backend_t final : public backend_t {
         }
         bool const flags = gpus().size() == ordinals_.size() && options_.option("meeting", "flags") == "flags";
         box_ = std::make_unique<gpu::box_t>(problem_, std::move(devices), domain_.get(),
-                                            flags ? gpu::meeting_t::flags_k : gpu::meeting_t::events_k);
-        use_graph_ = flag(options_, "graph", true) && box_->launches() <= gpu::device_step_t::graph_limit_k;
+                                            flags ? gpu::meeting_t::flags_k : gpu::meeting_t::events_k, own_);
+        bool const fits = box_->launches() <= gpu::device_step_t::graph_limit_k;
+        use_graph_ = flag(options_, "graph", true) && fits && options_.boxes == 1;
         // Loads every kernel on every GPU, before one waits for another.
-        if (problem_.world_size > 1) box_->queue_by_events();
-        synchronize();
+        if (own_.count > 1) box_->queue_by_events();
+        box_->synchronize();
+        if (!options_.mesh) return;
+        local_ = std::make_unique<gpu::boxes_t>(problem_, *box_, own_, ledgers_, options_.rails.gpu_memory);
+        boxes_step_ = std::make_unique<rails::boxes_step_t>(*options_.mesh, options_.rails, problem_, *local_);
     }
 
     /// One device's first step is queued kernel by kernel, which loads them; later ones replay the graph.
     void step() override {
+        if (boxes_step_) return boxes_step_->run();
         if (use_graph_ && steps_ == (problem_.world_size > 1 ? 0 : 1)) box_->capture();
         if (box_->captured()) box_->replay();
         else box_->queue();
@@ -221,6 +232,7 @@ class cuda_backend_t final : public backend_t {
         return seconds;
     }
     void synchronize() override {
+        if (boxes_step_) over_boxes_ = boxes_step_->scalars();
         box_->synchronize();
         for (std::size_t i = 0; i < least_free_.size(); ++i) {
             if (least_free_.size() > 1) gpu::use_device(gpus()[i]);
@@ -232,10 +244,10 @@ class cuda_backend_t final : public backend_t {
     /// Every device has the same sums; device 0's are returned.
     scalars_t scalars() override {
         synchronize();
+        if (boxes_step_) return over_boxes_;
         double sums[3];
-        gpu::check(
-            cudaMemcpy(sums, out_[0].data() + (problem_.world_size > 1 ? 3 : 0), sizeof sums, cudaMemcpyDeviceToHost),
-            "copying the scalars");
+        gpu::check(cudaMemcpy(sums, out_[0].data() + (own_.count > 1 ? 3 : 0), sizeof sums, cudaMemcpyDeviceToHost),
+                   "copying the scalars");
         return {sums[0], sums[1], sums[2]};
     }
 
@@ -244,7 +256,8 @@ class cuda_backend_t final : public backend_t {
         auto const dims = static_cast<std::size_t>(problem_.dims), size = static_cast<std::size_t>(gradient_size());
         std::vector<std::byte> row_bytes(dims * size);
         for (std::int64_t const row : rows) {
-            auto const& slot = slots_[static_cast<std::size_t>(row / problem_.rows * sets_of(problem_.loss) + set)];
+            auto const& slot =
+                slots_[static_cast<std::size_t>((row / problem_.rows - own_.first) * sets_of(problem_.loss) + set)];
             auto const* from = slot.gradient.data() + static_cast<std::size_t>(row % problem_.rows) * row_bytes.size();
             gpu::check(cudaMemcpy(row_bytes.data(), from, row_bytes.size(), cudaMemcpyDefault), "copying gradients");
             if (size == sizeof(float)) std::memcpy(out, row_bytes.data(), row_bytes.size());
@@ -273,9 +286,9 @@ class cuda_backend_t final : public backend_t {
         }
         for (std::size_t i = 0; i < least_free_.size(); ++i) used = std::max(used, baseline_free_[i] - least_free_[i]);
         memory.allocated_peak_bytes = peak;
-        memory.input_bytes = inputs / problem_.world_size;
-        memory.gradient_bytes = gradients / problem_.world_size;
-        memory.device_used_bytes = used * static_cast<std::int64_t>(gpus().size()) / problem_.world_size;
+        memory.input_bytes = inputs / own_.count;
+        memory.gradient_bytes = gradients / own_.count;
+        memory.device_used_bytes = used * static_cast<std::int64_t>(gpus().size()) / own_.count;
         return memory;
     }
 
@@ -305,7 +318,7 @@ class cuda_backend_t final : public backend_t {
             return state.waits[at] ? 1e-9 * double(state.waited_ns[at]) / double(state.waits[at]) : 0.0;
         };
         double least = 1e30, most = 0, end = 0;
-        for (int device = 0; device < problem_.world_size; ++device) {
+        for (int device = 0; device < own_.count; ++device) {
             double const start = seconds(device, domain::phase_t::embeddings_k);
             least = std::min(least, start), most = std::max(most, start);
             end = std::max(end, seconds(device, domain::phase_t::small_k));
@@ -315,10 +328,18 @@ class cuda_backend_t final : public backend_t {
     void watch() override {
         synchronize();
         if (domain_)
-            for (int device = 0; device < problem_.world_size; ++device) domain_->reset_waits(device);
+            for (int device = 0; device < own_.count; ++device) domain_->reset_waits(device);
     }
 
     std::string engine() const override { return engine_of(problem_, options_); }
+    std::string note() const override {
+        if (!boxes_step_) return "";
+        return "several boxes of GPUs: compiles, never run on hardware; " + local_->note();
+    }
+    std::optional<rails_report_t> rails() const override {
+        if (!boxes_step_) return {};
+        return report_of(*boxes_step_);
+    }
 
   private:
     struct slot_t {
@@ -336,6 +357,7 @@ class cuda_backend_t final : public backend_t {
 
     problem_t problem_;
     run_options_t options_;
+    devices_t own_;                                         // of this box; below, a device is one of these
     std::vector<int> ordinals_;                             // of each device
     std::vector<gpu::ledger_t> ledgers_;                    // before the buffers that refer to them
     std::vector<std::int64_t> baseline_free_, least_free_;  // of each GPU
@@ -344,6 +366,9 @@ class cuda_backend_t final : public backend_t {
     std::vector<gpu::buffer_t<double>> out_;                // [device]: its part of the scalars, their sums
     std::unique_ptr<domain::domain_t> domain_;
     std::unique_ptr<gpu::box_t> box_;
+    std::unique_ptr<gpu::boxes_t> local_;              // of several boxes, this one
+    std::unique_ptr<rails::boxes_step_t> boxes_step_;  // ends before what it drives
+    scalars_t over_boxes_;
     gpu::device_step_t* first_ = nullptr;  // the box's, of device 0
     bool use_graph_ = true;
     std::int64_t steps_ = 0;
@@ -361,17 +386,22 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
     for (auto const& [name, value] : options.options)
         if (std::ranges::find(option_names_k, name) == std::end(option_names_k))
             return "unknown option " + name +
-                   "; known are graph, superblock, virtual_devices, meeting and deadline_ms, and of streaming from the "
+                   "; known are graph, superblock, virtual_devices, meeting, deadline_ms and several_boxes, and of "
+                   "streaming from the "
                    "host's memory offload, device_memory_mib, block_rows and row_blocks";
     if (flag(options, "offload", false) && problem.forward_only)
         return "the offload mode has no forward pass alone; leave out offload or forward_only";
-    if (options.boxes > 1) return "several boxes run on the CPU alone so far; use device cpu, or nodes 1";
+    if (options.boxes > 1 && flag(options, "offload", false)) return "offload drives one GPU; give nodes 1";
+    if (options.boxes > 1 && !flag(options, "several_boxes", false))
+        return "several boxes of GPUs compile and have never run on hardware; the option several_boxes=true tries them";
     if (flag(options, "offload", false)) return offload_unsupported(problem, options);
     if (auto const meeting = options.option("meeting", "flags"); meeting != "flags" && meeting != "events")
         return "option meeting is '" + meeting + "'; known are flags and events";
     if (auto const reason = problem.pairs_once ? pairs_unsupported(problem) : ""; !reason.empty()) return reason;
-    if (problem.world_size > device().count && !flag(options, "virtual_devices", false))
-        return std::to_string(problem.world_size) + " GPUs are asked for, " + std::to_string(device().count) +
+    if (problem.pairs_once && options.boxes > 1) return "pairs=once runs one box; leave it out, or give nodes 1";
+    int const here = problem.world_size / options.boxes;
+    if (here > device().count && !flag(options, "virtual_devices", false))
+        return std::to_string(here) + " GPUs are asked for, " + std::to_string(device().count) +
                " are here; virtual_devices=true lets them take turns on one";
     return unsupported_by(engine, problem);
 }

@@ -212,6 +212,35 @@ void check_registration() {
     testing::expect(parts_of(0, 8) == 1 && parts_of(8, 8) == 1 && parts_of(9, 8) == 2, "parts of a message");
 }
 
+/// Whether embeddings leave from GPU memory, and what a completion must be followed by. 100 and 200 are CUDA's numbers.
+void check_travel() {
+    travel_facts_t facts;
+    facts.verbs = true;
+    facts.registration = {true, true, true, EBADF, false};
+    auto travel = [&](auto&& change) {
+        travel_facts_t changed = facts;
+        change(changed);
+        return choose_travel(changed);
+    };
+    auto nothing = [](travel_facts_t&) {};
+    testing::expect(travel(nothing).direct && travel(nothing).flush == flush_t::none_k, "in order for all");
+    testing::expect(!travel([](auto& f) { f.verbs = false; }).direct, "TCP");
+    testing::expect(!travel([](auto& f) { f.wanted = "host"; }).direct, "as told");
+    auto const impossible = travel([](auto& f) { f.registration.gpu_exports_dmabuf = false; });
+    testing::expect(!impossible.direct && impossible.reason.find("exports no dma-buf") != std::string::npos,
+                    impossible.reason);
+    auto ordered = [&](int ordering, bool peers, bool flush) {
+        return travel(
+            [=](auto& f) { f.writes_ordered_for = ordering, f.peers_read = peers, f.host_can_flush = flush; });
+    };
+    testing::expect(ordered(100, false, false).direct, "an H200 that reads for itself alone");
+    testing::expect(ordered(100, false, false).flush == flush_t::none_k, "and needs no flush");
+    testing::expect(ordered(100, true, true).flush == flush_t::to_all_k, "an H200 whose neighbours read too");
+    testing::expect(!ordered(100, true, false).direct, "which cannot be flushed");
+    testing::expect(ordered(0, false, true).flush == flush_t::to_owner_k, "no order at all");
+    testing::expect(!ordered(0, false, false).direct, "nor a flush");
+}
+
 }  // namespace
 
 int main() {
@@ -221,5 +250,6 @@ int main() {
     check_gids();
     check_nearest();
     check_registration();
+    check_travel();
     return testing::report();
 }

@@ -1,6 +1,8 @@
 """Campaigns over several nodes: who is turned away, who gets lost and comes back, that rows and processes are right."""
 
+import contextlib
 import json
+import os
 import signal
 import socket
 
@@ -8,6 +10,8 @@ import pytest
 
 from harness import records
 from tests.harness.several_nodes import Nodes, factory, until
+from tests.kernels.binary import BINARY
+from tests.kernels.boxes import Network, why_no_namespaces
 
 pytest.importorskip("torch")
 
@@ -204,3 +208,26 @@ def test_a_worker_that_fails_on_one_node_ends_the_launch_on_all(nodes, bench):
     row = bench.rows()["a"]
     assert row["status"] == "crashed"
     assert row["reason"] == f"node 1 ({socket.gethostname()}, 127.0.0.1): exit status 3, no last line: no such engine"
+
+
+def test_real_systems_run_on_nodes_in_networks_of_their_own(nodes, bench):
+    """Each launcher once, two devices on each node. The gate holds rows to the float64 reference over all ranks' rows.
+
+    The machines have one host name, which means 127.0.0.1 on both: nobody may use it. Without namespaces: the loopback.
+    """
+    systems = ["open_clip:bidir", "big_vision:jit_sharded"]
+    systems += ["native:two_set"] if BINARY.is_file() else []
+    given = [f"systems=[{','.join(systems)}]", "registry=configs/system", f"binary={BINARY}", "world_sizes=[4]"]
+    network = None if why_no_namespaces() else Network(2)
+    with network or contextlib.nullcontext():
+        nodes.address = network.host(0) if network else nodes.address
+        leading = nodes.lead(*given, namespace=network and network.names[0])
+        following = nodes.start(*given, namespace=network and network.names[1])
+        assert (leading.status(300), following.status(300)) == (0, 0), leading.said + following.said
+    other = network.host(1) if network else nodes.address
+    assert f"({os.uname().nodename}, {other}) is here" in leading.said
+    rows = records.read_rows(bench.runs()[-1] / "rows.csv")
+    assert {f"{row['system']}:{row['variant']}": row["status"] for row in rows} == dict.fromkeys(systems, "ok")
+    assert {(row["nodes"], row["world_size"]) for row in rows} == {("2", "4")}
+    losses = [float(row["loss_value"]) for row in rows]
+    assert losses == pytest.approx([losses[0]] * len(rows), rel=1e-2)

@@ -118,6 +118,7 @@ class Run:
         self.port = free_port()
         self.token = self.folder / "token"
         self.token.write_text(secrets.token_hex(16) + "\n")
+        self.token.chmod(0o600)
         self.processes = {}
 
     def start(self, box, case, *more, **changed):

@@ -109,6 +109,7 @@ def test_a_wrong_token_is_said_on_both_sides(tmp_path):
     with running(tmp_path, 2, join_seconds=3) as run:
         other = tmp_path / "other"
         other.write_text(secrets.token_hex(16))
+        other.chmod(0o600)
         run.start(0, SMALL, *SHORT)
         run.start(1, SMALL, *SHORT, token_file=other)
         assert run.finish(20) == {0: 1, 1: 1}
@@ -120,6 +121,8 @@ def test_a_wrong_token_is_said_on_both_sides(tmp_path):
     "words, message",
     [
         ({"token_file": "/nonexistent"}, "cannot read the token file"),
+        ({"token_file": "/etc/passwd"}, "can be read by others; chmod 600"),
+        ({"token_file": "/dev/null"}, "can be read by others; chmod 600"),
         ({"interface": "no_such_interface"}, "no_such_interface"),
         ({"rendezvous": "127.0.0.1"}, "give HOST:PORT"),
         ({"rendezvous": "192.0.2.1:29500"}, "is not an address of box 0"),

@@ -96,6 +96,7 @@ def run(log: Path) -> int:
         for box in (0, 1):
             (share / name / str(box)).mkdir(parents=True)
     (share / "token").write_text(secrets.token_hex(16))
+    (share / "token").chmod(0o600)
     (share / "run.sh").write_text(script())
 
     lines = []

@@ -10,11 +10,15 @@
 // How they meet is one of two:
 //   flags   kernels wait on flags in each other's memory (domain.cuh): the GPUs' work is independent for the host, one graph each
 //   events  streams wait for each other's events: nothing spins, one graph for all; also what virtual devices of one GPU use
+//
+// Of several boxes (boxes.cuh) this one drives its share of the problem's devices. Devices are numbered over all boxes; a `lane`
+// is a device of this box, counted from 0.
 #pragma once
 #include <memory>
 #include <vector>
 
 #include "scaling_contrasts/box/staging.cuh"
+#include "scaling_contrasts/devices.hpp"
 #include "scaling_contrasts/domain/domain.cuh"
 #include "scaling_contrasts/gpu/graph.cuh"
 
@@ -39,6 +43,16 @@ inline void open_peers(std::vector<int> const& ordinals) {
         }
 }
 
+/// The rows of other boxes' devices, once they are in memory of this box's GPUs.
+class elsewhere_t {
+  public:
+    virtual ~elsewhere_t() = default;
+    virtual candidates_t rows_of(int device) = 0;
+    /// Makes a stream wait until they have landed, or their log-sums.
+    virtual void wait_for_rows(int device, cudaStream_t stream) = 0;
+    virtual void wait_for_log_sums(int device, cudaStream_t stream) = 0;
+};
+
 class box_t {
   public:
     /// What one device brings. Everything lies on its GPU.
@@ -51,18 +65,19 @@ class box_t {
         std::unique_ptr<device_step_t> step;
     };
 
-    /// `domain` outlives the box; may be null for one device.
-    box_t(problem_t const& problem, std::vector<device_t> devices, domain::domain_t const* domain, meeting_t meeting)
-        : problem_(problem), domain_(domain), meeting_(meeting) {
+    /// `domain` outlives the box; may be null for one device. `own`: which of the problem's devices these are.
+    box_t(problem_t const& problem, std::vector<device_t> devices, domain::domain_t const* domain, meeting_t meeting,
+          devices_t own)
+        : problem_(problem), domain_(domain), meeting_(meeting), own_(own) {
         std::int64_t log_sums = 0;
-        for (std::size_t i = 0; i < devices.size(); ++i)
-            log_sums = std::max(log_sums, devices[i].step->log_sum_count(static_cast<int>(i)));
+        for (int device = 0; device < problem.world_size; ++device)
+            log_sums = std::max(log_sums, devices[0].step->log_sum_count(device));
         for (auto& given : devices) {
             use_device(given.ordinal);
             auto& lane = *lanes_.emplace_back(std::make_unique<lane_t>());
             lane.device = std::move(given);
             group_ = lane.device.step->takes_groups() ? candidate_rows(problem_) / problem_.rows : 1;
-            if (devices.size() > 1)
+            if (problem.world_size > 1)
                 lane.staging =
                     std::make_unique<staging_t>(problem_, group_ * problem_.rows, log_sums, *lane.device.ledger);
         }
@@ -75,7 +90,8 @@ class box_t {
     std::int64_t launches() const {
         return lanes_[0]->device.step->launches() * devices() * (meeting() == meeting_t::events_k ? devices() : 1);
     }
-    cudaStream_t stream(int device) const { return lanes_[static_cast<std::size_t>(device)]->main; }
+    cudaStream_t stream(int lane) const { return lanes_[static_cast<std::size_t>(lane)]->main; }
+    device_t const& device(int lane) const { return lanes_[static_cast<std::size_t>(lane)]->device; }
 
     /// Queues a step as events order it, after what is in device 0's stream, which ends with it.
     void queue_by_events() {
@@ -84,15 +100,7 @@ class box_t {
             for (int d = 0; d < devices(); ++d) queue_phase(d, phase, domain::half_t::write_k);
             if (devices() > 1) meet_by_events();
         }
-        if (devices() > 1) {
-            for (int d = 0; d < devices(); ++d) add_scalars(d, domain::half_t::add_k);
-            for (int d = 1; d < devices(); ++d) {
-                use_device(ordinal(d));
-                lane(d).done.record(stream(d));
-            }
-            use_device(ordinal(0));
-            for (int d = 1; d < devices(); ++d) lane(d).done.wait(stream(0));
-        }
+        if (devices() > 1) join_by_events();
         use_device(ordinal(0));
     }
 
@@ -142,6 +150,55 @@ class box_t {
         if (domain_) domain_->require_all_met();
     }
 
+    // A step in pieces, as several boxes need it: a piece is what is queued between two waits for another box.
+
+    /// Where the rows of other boxes' devices are; outlives the box.
+    void look_elsewhere(elsewhere_t& elsewhere) { elsewhere_ = &elsewhere; }
+    /// The devices meet: each is done with the step before.
+    void start() {
+        if (meeting() == meeting_t::events_k) return fork_.on(*this);
+        for_lanes([&](int d) { domain_->meet(d, domain::phase_t::embeddings_k, stream(d)); });
+    }
+    void begin() {
+        for_lanes([&](int d) { queue_begin(d); });
+    }
+    /// The devices' rows against each other's.
+    void own_blocks(pass_t pass) {
+        if (gathers() && pass != pass_t::gather_k && devices() > 1) {  // log-sums are read from here on
+            if (meeting() == meeting_t::events_k) meet_by_events();
+            else for_lanes([&](int d) { domain_->meet(d, domain::phase_t::log_sums_k, stream(d)); });
+        }
+        for_lanes([&](int d) { walk(d, pass, peers_of(d), true); });
+    }
+    /// The same against the rows of another box. GPU g begins with its own counterpart's, which have come to it, and goes on with
+    /// g + 1, g + 2, ..., so that no two fetch from one GPU at a time.
+    void blocks_of(int box, pass_t pass) {
+        for_lanes([&](int d) {
+            std::vector<int> order;
+            bool const rotate = group_ == 1;
+            for (int k = 0; k < devices(); ++k) order.push_back(box * devices() + (rotate ? (d + k) % devices() : k));
+            if (rotate) {
+                elsewhere_->wait_for_rows(order[0], stream(d));
+                if (reads_log_sums(pass)) elsewhere_->wait_for_log_sums(order[0], stream(d));
+                visit(d, pass, elsewhere_->rows_of(order[0]));
+                order.erase(order.begin());
+            }
+            walk(d, pass, order, false);
+        });
+    }
+    void close(pass_t pass) {
+        for_lanes([&](int d) { queue_close(d, pass); });
+    }
+    /// Gradients, and the sums over this box's devices.
+    void finish() {
+        bool const by_events = meeting() == meeting_t::events_k;
+        for_lanes([&](int d) { queue_finish(d, by_events ? domain::half_t::write_k : domain::half_t::both_k); });
+        if (!by_events || devices() == 1) return;
+        meet_by_events();
+        join_by_events();
+        use_device(ordinal(0));
+    }
+
   private:
     struct lane_t {
         device_t device;
@@ -160,8 +217,8 @@ class box_t {
         }
     };
 
-    lane_t& lane(int device) { return *lanes_[static_cast<std::size_t>(device)]; }
-    int ordinal(int device) const { return lanes_[static_cast<std::size_t>(device)]->device.ordinal; }
+    lane_t& lane(int d) { return *lanes_[static_cast<std::size_t>(d)]; }
+    int ordinal(int d) const { return lanes_[static_cast<std::size_t>(d)]->device.ordinal; }
     bool gathers() const { return lanes_[0]->device.step->gathers(); }
     /// Stretches between meetings, that of the scalars left out.
     int phases() const {
@@ -185,8 +242,29 @@ class box_t {
                 if (peer != d) lane(peer).met.wait(stream(d));
     }
 
+    /// The scalars' second half; device 0's stream follows all.
+    void join_by_events() {
+        for (int d = 0; d < devices(); ++d) add_scalars(d, domain::half_t::add_k);
+        for (int d = 1; d < devices(); ++d) {
+            use_device(ordinal(d));
+            lane(d).done.record(stream(d));
+        }
+        use_device(ordinal(0));
+        for (int d = 1; d < devices(); ++d) lane(d).done.wait(stream(0));
+    }
+    template <class queue_t>
+    void for_lanes(queue_t&& queue) {
+        for (int d = 0; d < devices(); ++d) {
+            use_device(ordinal(d));
+            queue(d);
+        }
+        use_device(ordinal(0));
+    }
+
+    bool is_own(int device) const { return device >= own_.first && device < own_.first + devices(); }
     candidates_t rows_of(int device) {
-        auto const& from = lane(device).device;
+        if (!is_own(device)) return elsewhere_->rows_of(device);
+        auto const& from = lane(device - own_.first).device;
         candidates_t block;
         block.device = device;
         block.labels = from.sets[0].labels;
@@ -196,28 +274,47 @@ class box_t {
         }
         return block;
     }
+    bool reads_log_sums(pass_t pass) const { return gathers() && pass != pass_t::gather_k; }
 
-    /// Calls visit(block) for the device's own rows and then for each peer's, fetched.
-    template <class visit_t>
-    void walk(int device, bool log_sums, visit_t&& visit) {
-        auto& own = lane(device);
-        auto const blocks = blocks_of_peers(device, log_sums);
+    void visit(int d, pass_t pass, candidates_t const& block) {
+        auto& own = lane(d);
+        if (pass == pass_t::gather_k) own.device.step->gather(block, own.main);
+        if (pass == pass_t::positives_k) own.device.step->gather_positives(block, own.main);
+        if (pass == pass_t::score_k) own.device.step->score(block, own.main);
+    }
+
+    /// Visits the device's own rows, where `own_too`, and then each peer's, fetched.
+    void walk(int d, pass_t pass, std::vector<int> const& peers, bool own_too) {
+        auto& own = lane(d);
+        auto const blocks = blocks_in(peers, reads_log_sums(pass));
         auto fetch = [&](std::size_t i) {
-            if (i < blocks.size()) own.staging->fetch(blocks[i], [this](int peer) { return rows_of(peer); });
+            if (i >= blocks.size()) return;
+            own.staging->fetch(blocks[i], [this](int peer, cudaStream_t reader) {
+                if (!is_own(peer)) elsewhere_->wait_for_rows(peer, reader);
+                return rows_of(peer);
+            });
         };
         for (std::size_t i = 0; i < staging_t::buffers_k; ++i) fetch(i);
-        visit(rows_of(device));
+        if (own_too) visit(d, pass, rows_of(own_.first + d));
         for (std::size_t i = 0; i < blocks.size(); ++i) {
-            own.staging->use(blocks[i], own.device.step->log_sum_count(blocks[i].device), own.main, visit);
+            int const peer = blocks[i].device;
+            if (reads_log_sums(pass) && !is_own(peer)) elsewhere_->wait_for_log_sums(peer, own.main);
+            own.staging->use(blocks[i], own.device.step->log_sum_count(peer), own.main,
+                             [&](candidates_t const& block) { visit(d, pass, block); });
             fetch(i + staging_t::buffers_k);
         }
     }
 
-    /// The peers behind a device, in their order, in blocks of up to group_ that follow one another.
-    std::vector<candidates_t> blocks_of_peers(int device, bool log_sums) {
+    /// The peers behind a lane's device in this box, in their order.
+    std::vector<int> peers_of(int d) const {
+        std::vector<int> peers;
+        for (int k = 1; k < devices(); ++k) peers.push_back(own_.first + (d + k) % devices());
+        return peers;
+    }
+    /// Devices in their order, in blocks of up to group_ that follow one another.
+    std::vector<candidates_t> blocks_in(std::vector<int> const& peers, bool log_sums) {
         std::vector<candidates_t> blocks;
-        for (int k = 1; k < devices(); ++k) {
-            int const peer = (device + k) % devices();
+        for (int const peer : peers) {
             if (!blocks.empty() && blocks.back().devices < group_ &&
                 peer == blocks.back().device + blocks.back().devices) {
                 ++blocks.back().devices;
@@ -229,6 +326,20 @@ class box_t {
         return blocks;
     }
 
+    void queue_begin(int d) {
+        auto& own = lane(d);
+        if (own.staging) own.staging->open(own.main);
+        own.device.step->begin(own.main);
+    }
+    void queue_close(int d, pass_t pass) {
+        auto& own = lane(d);
+        if (pass == pass_t::gather_k) own.device.step->close_gather(own.main);
+        if (pass == pass_t::positives_k) own.device.step->close_positives(own.main);
+    }
+    void queue_finish(int d, domain::half_t half) {
+        lane(d).device.step->finish(stream(d));
+        if (devices() > 1) add_scalars(d, half);
+    }
     /// One half of a round of pairs: its block is scored, or what others have left is taken, with the step's ends around.
     void queue_pairs_phase(int device, int phase, domain::half_t half) {
         use_device(ordinal(device));
@@ -237,7 +348,8 @@ class box_t {
         int const rounds = pair_rounds(problem_), round = phase / 2 + 1;
         auto block_of = [&](int of_round) { return rows_of((device + of_round) % devices()); };
         auto fetch = [&](int of_round) {
-            if (of_round <= rounds) own.staging->fetch(block_of(of_round), [this](int peer) { return rows_of(peer); });
+            if (of_round > rounds) return;
+            own.staging->fetch(block_of(of_round), [this](int peer, cudaStream_t) { return rows_of(peer); });
         };
         auto const partial = [&](int of) { return reinterpret_cast<std::byte*>(domain_->data(of)); };
         if (phase == 0) {
@@ -262,28 +374,24 @@ class box_t {
         add_scalars(device, half);
     }
 
-    void queue_phase(int device, int phase, domain::half_t half) {
-        if (problem_.pairs_once && devices() > 1) return queue_pairs_phase(device, phase, half);
-        use_device(ordinal(device));
-        auto& own = lane(device);
-        auto& step = *own.device.step;
-        if (phase == 0) {
-            if (own.staging) own.staging->open(own.main);
-            step.begin(own.main);
-        }
+    void queue_phase(int d, int phase, domain::half_t half) {
+        if (problem_.pairs_once && devices() > 1) return queue_pairs_phase(d, phase, half);
+        use_device(ordinal(d));
+        auto pass = [&](pass_t each) {
+            walk(d, each, peers_of(d), true);
+            queue_close(d, each);
+        };
+        if (phase == 0) queue_begin(d);
         if (phase == 0 && gathers()) {
-            walk(device, false, [&](candidates_t const& block) { step.gather(block, own.main); });
-            step.close_gather(own.main);
+            pass(pass_t::gather_k);
             if (phases() > 1) return;
         }
-        if (phase == std::min(1, phases() - 1) && step.gathers_positives()) {
-            walk(device, true, [&](candidates_t const& block) { step.gather_positives(block, own.main); });
-            step.close_positives(own.main);
+        if (phase == std::min(1, phases() - 1) && lane(d).device.step->gathers_positives()) {
+            pass(pass_t::positives_k);
             if (phases() > 1) return;
         }
-        walk(device, gathers(), [&](candidates_t const& block) { step.score(block, own.main); });
-        step.finish(own.main);
-        if (devices() > 1) add_scalars(device, half);
+        pass(pass_t::score_k);
+        queue_finish(d, half);
     }
 
     void add_scalars(int device, domain::half_t half) {
@@ -303,6 +411,8 @@ class box_t {
     problem_t problem_;
     domain::domain_t const* domain_;
     meeting_t meeting_;
+    devices_t own_;
+    elsewhere_t* elsewhere_ = nullptr;
     std::int64_t group_ = 1;  // devices in a block of candidates
     fork_t fork_;
     std::vector<std::unique_ptr<lane_t>> lanes_;

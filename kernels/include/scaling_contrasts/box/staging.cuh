@@ -36,14 +36,15 @@ class staging_t {
         for (auto& buffer : buffers_) buffer.holds = -1, buffer.in_use = false;
     }
 
-    /// Queues the fetch of a block, whose members' rows `rows_of(device)` points at; two fetches may be ahead of their uses.
+    /// Queues the fetch of a block, whose members' rows `rows_of(device, stream)` points at, once that stream may read
+    /// them; two fetches may be ahead of their uses.
     template <class rows_of_t>
     void fetch(candidates_t const& block, rows_of_t&& rows_of) {
         auto& buffer = next_to_fetch(block.device);
         if (buffer.holds == block.device) return;
         if (buffer.in_use) buffer.free.wait(copies_);
         for (int member = 0; member < block.devices; ++member) {
-            candidates_t const from = rows_of(block.device + member);
+            candidates_t const from = rows_of(block.device + member, copies_);
             std::int64_t const live = problem_.live_of(from.device), first = member * problem_.rows;
             for (int set = 0; set < sets_of(problem_.loss); ++set)
                 copy(buffer.embeddings[set].data() + first * problem_.dims, from.embeddings[set],

@@ -22,6 +22,7 @@ struct driver_t {
     decltype(&cuMemMap) map = nullptr;
     decltype(&cuMemUnmap) unmap = nullptr;
     decltype(&cuMemSetAccess) set_access = nullptr;
+    decltype(&cuMemGetHandleForAddressRange) handle_for_range = nullptr;  ///< null before CUDA 11.7's drivers
     // memory that the switch adds up
     decltype(&cuMulticastCreate) multicast_create = nullptr;
     decltype(&cuMulticastAddDevice) multicast_add_device = nullptr;
@@ -54,6 +55,7 @@ inline driver_t const& driver() {
         fetch("cuMemMap", t.map, 10020);
         fetch("cuMemUnmap", t.unmap, 10020);
         fetch("cuMemSetAccess", t.set_access, 10020);
+        fetch("cuMemGetHandleForAddressRange", t.handle_for_range, 11070);
         fetch("cuMulticastCreate", t.multicast_create, 12010);
         fetch("cuMulticastAddDevice", t.multicast_add_device, 12010);
         fetch("cuMulticastBindMem", t.multicast_bind, 12010);

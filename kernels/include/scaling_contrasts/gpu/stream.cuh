@@ -33,6 +33,13 @@ class event_t {
     void record(cudaStream_t stream) const { check(cudaEventRecord(event_, stream), "recording an event"); }
     /// A stream of any device.
     void wait(cudaStream_t stream) const { check(cudaStreamWaitEvent(stream, event_, 0), "waiting for an event"); }
+    /// Whether what was recorded is over. Never waits.
+    bool done() const {
+        auto const state = cudaEventQuery(event_);
+        if (state == cudaErrorNotReady) return cudaGetLastError(), false;
+        check(state, "asking for an event");
+        return true;
+    }
 
   private:
     cudaEvent_t event_ = nullptr;

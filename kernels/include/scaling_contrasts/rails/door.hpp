@@ -32,7 +32,7 @@ class door_t {
 
     /// Accepts, reads and judges what there is, and drops who takes too long.
     void serve() {
-        while (listener_) {
+        for (std::size_t calls = 0; listener_ && calls < most_guests_k; ++calls) {  // then those inside have their turn
             address_t from;
             from.size = sizeof(from.storage);
             descriptor_t socket(::accept4(listener_.get(), from.get(), &from.size, SOCK_NONBLOCK | SOCK_CLOEXEC));

@@ -8,8 +8,9 @@
 // encrypt: what follows travels in the clear, on a network that must be trusted (docs/rails.md).
 #pragma once
 #include <sys/random.h>
+#include <sys/stat.h>
 
-#include <fstream>
+#include <algorithm>
 #include <sstream>
 
 #include "scaling_contrasts/rails/frame.hpp"
@@ -53,13 +54,20 @@ inline digest_t proof_of(std::string const& token, char const* side, hello_t con
     return hmac_sha256(token, {side, bytes_of(hello), challenge});
 }
 
-/// The shared secret. Throws setup_error_t.
+/// The shared secret. Throws setup_error_t, also where others than the file's owner can read it.
 inline std::string read_token(std::string const& path) {
-    std::ifstream file(path, std::ios::binary);
-    std::ostringstream text;
-    if (!file || !(text << file.rdbuf()))
+    descriptor_t const file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    struct stat about{};
+    if (!file || ::fstat(file.get(), &about) != 0)
         throw setup_error_t("cannot read the token file '" + path + "'; give --token-file a file with a secret");
-    std::string token = text.str();
+    if (about.st_mode & 077)
+        throw setup_error_t("the token file '" + path + "' can be read by others; chmod 600 " + path);
+    std::string token(8192, '\0');  // more than a token may have
+    std::size_t size = 0;
+    for (ssize_t count = 1; count > 0 && size < token.size();
+         size += static_cast<std::size_t>(std::max<ssize_t>(count, 0)))
+        count = ::read(file.get(), token.data() + size, token.size() - size);
+    token.resize(size);
     while (!token.empty() && std::string_view(" \t\r\n").find(token.back()) != std::string_view::npos) token.pop_back();
     if (token.size() < 16 || token.size() > 4096)
         throw setup_error_t("the token in '" + path + "' has " + std::to_string(token.size()) +

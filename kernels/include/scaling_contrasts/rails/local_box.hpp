@@ -6,10 +6,6 @@
 
 namespace scaling_contrasts::rails {
 
-/// A pass over all blocks of candidates, in the order of a step. Only softmax losses gather; only one_set_info_nce does so
-/// over positives too.
-enum class pass_t { gather_k, positives_k, score_k };
-
 class local_box_t {
   public:
     virtual ~local_box_t() = default;

@@ -92,6 +92,8 @@ class mesh_t {
     std::vector<std::string> exchange(std::string const& mine, std::string const& phase);
     double maximum(double value, std::string const& phase);
 
+    /// A number for rails that are about to be made, the same on all boxes.
+    std::uint32_t next_epoch() { return ++epoch_; }
     /// Connections for rails: the box of the higher number calls, the other one takes the call.
     descriptor_t call(int box, hello_t hello, std::string const& phase);
     descriptor_t take_call(int box, hello_t const& hello, std::string const& phase);
@@ -170,6 +172,7 @@ class mesh_t {
     std::string heard_table_;
     std::vector<endpoint_t> table_;
     session_t session_{};
+    std::uint32_t epoch_ = 0;
     std::atomic<double> wait_seconds_;
     std::atomic<bool> stopping_ = false;
     descriptor_t wake_;

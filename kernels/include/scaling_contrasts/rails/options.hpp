@@ -23,6 +23,8 @@ struct options_t {
     std::string transport = "auto";  ///< `verbs`, `tcp`, or `auto`: verbs where every box can
     bool overlap = true;             ///< false: wait for arrivals before anything is scored, to measure the difference
     int sockets = 2;                 ///< tcp: connections of one rail
+    std::string gpu_memory =
+        "auto";  ///< `direct`: registered; `host`: staged through the host; auto: direct if possible
     // verbs; the defaults of NCCL, which RoCE fabrics are tuned for
     std::string device;     ///< `mlx5_0`; empty: the nearest one to the GPU that reaches the other boxes
     int gid_index = -1;     ///< -1: the RoCE v2 one of the interface and its address family

@@ -36,6 +36,39 @@ inline registration_choice_t choose_registration(registration_facts_t const& fac
     return {registration_t::impossible_k, why + ", and the module nvidia_peermem is not loaded"};
 }
 
+/// What must be called after a completion, before kernels may read what an RDMA device wrote into a GPU's memory.
+enum class flush_t { none_k, to_owner_k, to_all_k };
+
+/// How far an RDMA device's writes are in order without help: CUDA's numbers (cudaGPUDirectRDMAWritesOrdering).
+inline constexpr int ordered_for_owner_k = 100, ordered_for_all_k = 200;
+
+/// Whether embeddings travel from and to a GPU's memory itself.
+struct travel_facts_t {
+    std::string wanted = "auto";  ///< `auto`, `direct`, `host`
+    bool verbs = false;
+    bool peers_read = false;  ///< other GPUs read what has come
+    registration_facts_t registration;
+    int writes_ordered_for = ordered_for_all_k;  ///< the least of the box's GPUs
+    bool host_can_flush = true;                  ///< all of them
+};
+struct travel_t {
+    bool direct = false;
+    flush_t flush = flush_t::none_k;
+    std::string reason;  ///< why not directly
+};
+
+inline travel_t choose_travel(travel_facts_t const& facts) {
+    auto by_host = [](std::string const& reason) { return travel_t{false, flush_t::none_k, reason}; };
+    if (facts.wanted == "host") return by_host("gpu_memory is host");
+    if (!facts.verbs) return by_host("TCP carries memory of the host; a GPU's needs verbs");
+    auto const choice = choose_registration(facts.registration);
+    if (choice.how == registration_t::impossible_k) return by_host(choice.reason);
+    if (facts.writes_ordered_for >= (facts.peers_read ? ordered_for_all_k : ordered_for_owner_k))
+        return {true, flush_t::none_k, ""};
+    if (!facts.host_can_flush) return by_host("a GPU's RDMA writes are not in order, and the host cannot flush them");
+    return {true, facts.peers_read ? flush_t::to_all_k : flush_t::to_owner_k, ""};
+}
+
 /// Whether nvidia_peermem, or its predecessor nv_peer_mem, is there. `sysfs` is `/sys`, or a test's own folder.
 inline bool peermem_loaded(std::filesystem::path const& sysfs) {
     std::error_code ignored;

@@ -24,9 +24,8 @@ class boxes_step_t {
           gathers_only_(problem.forward_only && problem.loss == loss_t::info_nce_k),
           overlap_(options.overlap),
           local_(local) {
-        static std::uint32_t epoch = 0;
         bool const verbs = agree_on_verbs(mesh, options, problem.world_size / mesh.boxes(), local.gpus());
-        rails_ = make_rails(mesh, local.plan(mesh.boxes(), mesh.box(), verbs), options, verbs, ++epoch);
+        rails_ = make_rails(mesh, local.plan(mesh.boxes(), mesh.box(), verbs), options, verbs);
         taken_.resize(static_cast<std::size_t>(mesh.boxes() * rails_->plan().rails()));
         if (rails_->plan().lane(0, kind_t::labels_k).bytes > 0) {
             send(kind_t::labels_k, 1);

@@ -16,10 +16,9 @@ inline bool agree_on_verbs(mesh_t& mesh, options_t const& options, int rails, st
 }
 
 /// Collective. Throws failure_t.
-inline std::unique_ptr<rails_t> make_rails(mesh_t& mesh, plan_t plan, options_t const& options, bool verbs,
-                                           std::uint32_t epoch) {
+inline std::unique_ptr<rails_t> make_rails(mesh_t& mesh, plan_t plan, options_t const& options, bool verbs) {
     if (verbs) return std::make_unique<verbs_rails_t>(mesh, std::move(plan), options);
-    return std::make_unique<tcp_rails_t>(mesh, std::move(plan), options, epoch);
+    return std::make_unique<tcp_rails_t>(mesh, std::move(plan), options, mesh.next_epoch());
 }
 
 }  // namespace scaling_contrasts::rails
