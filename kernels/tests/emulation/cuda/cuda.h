@@ -60,3 +60,4 @@ CUresult cuMulticastAddDevice();
 CUresult cuMulticastBindMem();
 CUresult cuMulticastUnbind();
 CUresult cuMulticastGetGranularity();
+CUresult cuMemGetHandleForAddressRange();
