@@ -11,6 +11,7 @@ import argparse
 import ctypes
 
 import torch
+from sm90_timing import clocks_of, graph_of, pointer, print_stage, sample
 
 DIMS = 1024
 STAGES = (
@@ -31,47 +32,17 @@ STAGES = (
 PARTS = (("  prepare", 1), ("  step kernel", 2), ("  finish", 4))
 
 
-def graph_of(work):
-    """A CUDA graph of `work(stream)`, which has run once before."""
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        work(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
-        work(side)
-    return graph
-
-
-def sample(graph, count):
-    """Milliseconds of `count` replays, after one more."""
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
-    graph.replay()
-    events[0].record()
-    for i in range(count):
-        graph.replay()
-        events[i + 1].record()
-    torch.cuda.synchronize()
-    return [events[i].elapsed_time(events[i + 1]) for i in range(count)]
-
-
 def breakdown(lib, graph):
     """Average clocks of each stage in one replay, where the library was built with -DSCALING_CONTRASTS_STAGES."""
-    buffer = (ctypes.c_ulonglong * len(STAGES))()
-    torch.cuda.synchronize()
-    if lib.bench_stages(buffer) <= 0:
+    clocks = clocks_of(lib, STAGES, graph.replay)
+    if not clocks:
         return
-    graph.replay()
-    torch.cuda.synchronize()
-    lib.bench_stages(buffer)
-    clocks = dict(zip(STAGES, buffer, strict=True))
     items = {"score": clocks["score items"], "wide": clocks["wide items"], "narrow": clocks["narrow items"]}
     both = items["wide"] + items["narrow"]
     for name in STAGES[:10]:
         kind = name.partition(":")[0]
         per = items.get(kind, both if name == "gradient output" else sum(items.values()))
-        each, total = clocks[name] / max(1, per), clocks[name] / (2 * 132) / 1e3
-        print(f"    {name:30s} {each:10.0f} clocks an item   {total:10.1f} k clocks a warpgroup")
+        print_stage(name, clocks[name], per)
     print("    items (x 2):", items)
 
 
@@ -108,19 +79,15 @@ class Problem:
         candidates = self.rows if foreign else 0
         need = lib.bench_scratch(self.rows, candidates, *numbers)
         self.scratch.append(torch.full((need,), 255, dtype=torch.uint8, device="cuda"))
-        handle = lib.bench_open(self.rows, candidates, *numbers, _pointer(self.scratch[-1]))
+        handle = lib.bench_open(self.rows, candidates, *numbers, pointer(self.scratch[-1]))
         assert handle, config
-        buffers = [_pointer(b) for b in (self.x, self.labels, self.tb, self.gradient, self.scalars)]
+        buffers = [pointer(b) for b in (self.x, self.labels, self.tb, self.gradient, self.scalars)]
 
         def work(stream, stages=7):
             stream = ctypes.c_void_p(stream.cuda_stream)
             assert lib.bench_step(ctypes.c_void_p(handle), *buffers, stages, stream) == 0
 
         return work, need
-
-
-def _pointer(tensor):
-    return ctypes.c_void_p(tensor.data_ptr())
 
 
 def parts_of(work, config):
@@ -145,7 +112,7 @@ def measure(lib, rows, args):
     count = 60 if rows <= 4096 else 10 if rows <= 16384 else 4 if rows <= 32768 else 2 if rows <= 262144 else 1
     for _ in range(args.rounds):
         for name, graph in graphs.items():
-            times[name] += sample(graph, count)
+            times[name] += sample(graph.replay, count)
     base = min(times.get("cublas", [float("nan")]))
     for name, values in times.items():
         least, median = min(values), sorted(values)[len(values) // 2]

@@ -14,6 +14,7 @@ import argparse
 import ctypes
 
 import torch
+from sm90_timing import clocks_of, graph_of, pointer, print_stage, sample
 from torch.nn import functional
 
 LOSSES = {"two_set_sigmoid": 1, "info_nce": 2}
@@ -32,30 +33,6 @@ STAGES = (
     "row items",
     "column items",
 )
-
-
-def graph_of(work):
-    """A CUDA graph of `work(stream)`, which has run once before."""
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        work(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
-        work(side)
-    return graph
-
-
-def sample(step, count):
-    """Milliseconds of `count` steps, after one more."""
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
-    step()
-    events[0].record()
-    for i in range(count):
-        step()
-        events[i + 1].record()
-    torch.cuda.synchronize()
-    return [events[i].elapsed_time(events[i + 1]) for i in range(count)]
 
 
 class Problem:
@@ -87,9 +64,9 @@ class Problem:
         need = self.lib.bench_scratch(*shape)
         assert need, (self.loss, tuning)
         self.scratch[tuning] = torch.full((need,), 255, dtype=torch.uint8, device="cuda")
-        handle = self.lib.bench_open(*shape, _pointer(self.scratch[tuning]))
+        handle = self.lib.bench_open(*shape, pointer(self.scratch[tuning]))
         assert handle, tuning
-        buffers = [_pointer(b) for b in (*self.sets, self.tb, *self.gradients, self.scalars)]
+        buffers = [pointer(b) for b in (*self.sets, self.tb, *self.gradients, self.scalars)]
 
         def work(stream, parts=15):
             stream = ctypes.c_void_p(stream.cuda_stream)
@@ -155,10 +132,6 @@ class Problem:
         return graph_of(work)
 
 
-def _pointer(tensor):
-    return ctypes.c_void_p(tensor.data_ptr())
-
-
 def peer_memory(step, returned):
     """Bytes that a step of a peer takes at its peak, less the gradients that it returns."""
     step()
@@ -172,21 +145,15 @@ def peer_memory(step, returned):
 
 def breakdown(lib, graph):
     """Clocks of each stage in one replay, where the library was built with -DSCALING_CONTRASTS_STAGES."""
-    buffer = (ctypes.c_ulonglong * len(STAGES))()
-    torch.cuda.synchronize()
-    if lib.bench_stages(buffer) <= 0:
+    clocks = clocks_of(lib, STAGES, graph.replay)
+    if not clocks:
         return
-    graph.replay()
-    torch.cuda.synchronize()
-    lib.bench_stages(buffer)
-    clocks = dict(zip(STAGES, buffer, strict=True))
     per = {"score": "score items", "rows": "row items", "columns": "column items"}
     both = clocks["row items"] + clocks["column items"]
     for name in STAGES[:10]:
         count = clocks[per[name.partition(":")[0]]] if name.partition(":")[0] in per else both + clocks["score items"]
         count = both if name == "gradient: output" else count
-        each, total = clocks[name] / max(1, count), clocks[name] / (2 * 132) / 1e3
-        print(f"    {name:30s} {each:10.0f} clocks an item   {total:10.1f} k clocks a warpgroup")
+        print_stage(name, clocks[name], count)
     print("    items (x 2):", {name: clocks[name] for name in STAGES[10:]})
 
 
