@@ -22,6 +22,7 @@ from baselines.interface import Declaration, Outputs, Unsupported
 from baselines.torch_runtime import TorchSystem
 
 BATCH = 10  # steps in one graph
+OPERATORS = {"one_shot": "one_shot_all_reduce", "two_shot": "two_shot_all_reduce_"}  # of torch.ops.symm_mem
 
 
 class TorchAllReduce(TorchSystem):
@@ -45,35 +46,50 @@ class TorchAllReduce(TorchSystem):
         ((rows, _),) = torch_inputs.case_rows(
             self.case, first_row, self.case["rows"], torch.float32, self.device
         ).values()
-        self.buffer = self._symmetric(rows) if self.options.get("backend", "nccl") != "nccl" else rows
         self.pending, self.steps, self.graphs = 0, 0, {}
+        native = self.options.get("backend", "nccl") == "nccl"
+        self.buffer = torch.zeros_like(rows) if native else self._symmetric(rows)
+        if self.options.get("graph"):
+            # Here, so that no block pays for it, and before the rows are there: what warms a capture up adds for real.
+            self.graphs = {steps: self._captured(steps) for steps in (1, BATCH)}
+        self.buffer.copy_(rows)
         self._first_use = TorchMeter()
         self.barrier()
 
+    def _captured(self, steps: int) -> torch.cuda.CUDAGraph:
+        return self.captured(lambda: [self._reduce() for _ in range(steps)])
+
     def _symmetric(self, rows: torch.Tensor) -> torch.Tensor:
+        """A zeroed buffer of the rows' shape; raises Unsupported where this PyTorch or machine cannot add over it."""
         try:
             from torch.distributed import _symmetric_memory as symmetric
         except ImportError:
             raise Unsupported("this PyTorch has no symmetric memory") from None
-        group = distributed.group.WORLD.group_name
+        operator = OPERATORS[self.options["backend"]]
+        if not hasattr(torch.ops.symm_mem, operator):
+            raise Unsupported(f"PyTorch {torch.__version__} has no symm_mem.{operator}")
         try:
             buffer = symmetric.empty(rows.numel(), dtype=rows.dtype, device=self.device)
-            symmetric.rendezvous(buffer, group)
-        except RuntimeError as problem:
-            raise Unsupported(f"symmetric memory: {str(problem).splitlines()[0][:160]}") from None
-        return buffer.view_as(rows).copy_(rows)
+            symmetric.rendezvous(buffer, distributed.group.WORLD.group_name)
+            self.buffer = buffer.zero_().view_as(rows)
+            self._reduce()
+            self.synchronize()
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, TypeError, AttributeError) as problem:  # its interface is in alpha state, and changes
+            line = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
+            raise Unsupported(f"symmetric memory of PyTorch {torch.__version__}: {line[:160]}") from None
+        return self.buffer
 
     def _reduce(self) -> None:
         backend = self.options.get("backend", "nccl")
         if backend == "nccl":
             distributed.all_reduce(self.buffer)
             return
-        group = distributed.group.WORLD.group_name
         flat = self.buffer.view(-1)
-        if backend == "two_shot":
-            torch.ops.symm_mem.two_shot_all_reduce_(flat, "sum", group)
-        else:
-            flat.copy_(torch.ops.symm_mem.one_shot_all_reduce(flat, "sum", group))
+        sums = getattr(torch.ops.symm_mem, OPERATORS[backend])(flat, "sum", distributed.group.WORLD.group_name)
+        if backend == "one_shot":  # the other one adds in place
+            flat.copy_(sums)
 
     def step(self) -> None:
         self.steps += 1
@@ -82,19 +98,14 @@ class TorchAllReduce(TorchSystem):
             return
         self.pending += 1
         if self.pending == BATCH:
-            self._replay(BATCH)
+            self.graphs[BATCH].replay()
             self.pending = 0
 
     def synchronize(self) -> None:
         while getattr(self, "pending", 0):
             self.pending -= 1
-            self._replay(1)
+            self.graphs[1].replay()
         super().synchronize()
-
-    def _replay(self, steps: int) -> None:
-        if steps not in self.graphs:
-            self.graphs[steps] = self.captured(lambda: [self._reduce() for _ in range(steps)])
-        self.graphs[steps].replay()
 
     def outputs(self) -> Outputs:
         sums = self.buffer.float().cpu().numpy()

@@ -162,8 +162,11 @@ class TorchSystem:
         torch.cuda.current_stream(self.device).wait_stream(side)
         self._meter.reset()
         graph = torch.cuda.CUDAGraph()
+        # NCCL's watchdog asks for events of earlier collectives from its own thread, which would end a capture of mode
+        # "global" (github.com/pytorch/pytorch/pull/104555).
+        mode = "thread_local" if self.world.world_size > 1 else "global"
         try:
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, capture_error_mode=mode):
                 step()
         except torch.OutOfMemoryError:
             raise

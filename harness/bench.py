@@ -10,7 +10,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from harness import command, configuration, environment, launch, lock, machine, nodes, plan, progress, queue, team
+from harness import (
+    command,
+    configuration,
+    configuration_checks,
+    environment,
+    gate,
+    launch,
+    lock,
+    machine,
+    nodes,
+    plan,
+    progress,
+    queue,
+    team,
+)
 from harness.cases import ConfigurationError
 from harness.configuration import Configuration
 from harness.interrupt import Interrupt
@@ -77,7 +91,7 @@ def within_budget(
         missing = store.missing(each.case.case_id, chosen.rounds_apart) if store else 1 + chosen.rounds_apart
         return 0.0 if each.unsupported else each.launch_seconds * missing
 
-    return plan.within_budget(planned, configuration.seconds(chosen.budget, "budget"), left)
+    return plan.within_budget(planned, configuration_checks.seconds(chosen.budget, "budget"), left)
 
 
 def refuse_busy(here: Machine) -> None:
@@ -105,6 +119,7 @@ def measure(
     the lock. Raises ConfigurationError when no case fits into the budget, or the folder cannot be written.
     """
     screen = progress.Progress(stream)
+    gate.load_reference(chosen.reference)  # before anything is written
     facts = environment.describe(here, [each.system.package for each in planned])
     if leader:
         facts["nodes"] = leader.roster.record()

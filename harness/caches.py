@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 _L2_CACHE_SIZE = 38  # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
+_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _UNKNOWN_BYTES = 256 << 20  # where a size cannot be found: more than any cache of today's, twice over
 
 
@@ -58,5 +59,7 @@ class _GpuFlush:
 
     @staticmethod
     def _check(code: int) -> None:
+        if code == _OUT_OF_MEMORY:
+            raise MemoryError("the device has no room for the buffer that flushes its L2")
         if code:
             raise RuntimeError(f"flushing the GPU's L2 failed with driver error {code}")

@@ -11,7 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import bench, command, configuration, environment, lock, machine, plan, progress, records
+from harness import (
+    bench,
+    command,
+    configuration,
+    configuration_checks,
+    environment,
+    lock,
+    machine,
+    plan,
+    progress,
+    records,
+)
 from harness.capacity_search import Search, Searcher
 from harness.cases import ConfigurationError
 from harness.configuration import Configuration
@@ -80,7 +91,7 @@ def compose(argv: Sequence[str]) -> Configuration:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
             raise ConfigurationError(f"capacity.{name} is {value!r}; give a share from 0 to 1")
     for name in ("launch_limit", "total_limit"):
-        if not configuration.seconds(settings[name], f"capacity.{name}"):
+        if not configuration_checks.seconds(settings[name], f"capacity.{name}"):
             raise ConfigurationError(f"capacity.{name} is {settings[name]!r}; give a time, such as 10m")
     return chosen
 

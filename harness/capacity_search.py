@@ -11,7 +11,8 @@ from typing import Any
 from harness import capacity_bisection as bisection
 from harness import cost, environment, launch, records, summary
 from harness.cases import Case
-from harness.configuration import Configuration, seconds
+from harness.configuration import Configuration
+from harness.configuration_checks import seconds
 from harness.machine import Machine
 from harness.plan import size
 from harness.progress import Progress

@@ -53,6 +53,8 @@ def environment(case: Mapping[str, Any], launcher: str) -> dict[str, str]:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         devices = visible.split(",") if visible is not None else [str(index) for index in range(local)]
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(devices[:local])
+        # CUDA would number the fastest GPU first; the driver's tools, by which GPUs were chosen, number by address.
+        variables["CUDA_DEVICE_ORDER"] = os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if launcher == "torchrun" and processes == 1:
         variables |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
         variables["MASTER_PORT"] = str(_free_port())

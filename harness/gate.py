@@ -6,13 +6,13 @@ import importlib
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from harness.cases import Case
+from harness.cases import Case, ConfigurationError
 from harness.events import Events
 
 OUTPUTS = ("loss", "embedding_gradient", "scale_gradient", "bias_gradient")
@@ -186,10 +186,17 @@ class Gate:
         kept = {k: v for k, v in case.items() if k not in ignored}
         key = json.dumps([target, kept, kept_options, rows, scalars], sort_keys=True)
         if key not in self._answers:
-            module, _, name = target.partition(":")
-            evaluate = getattr(importlib.import_module(module), name)
-            self._answers[key] = evaluate(case, rows, scalars)
+            self._answers[key] = load_reference(target)(case, rows, scalars)
         return self._answers[key]
+
+
+def load_reference(target: str) -> Callable[..., Mapping[str, Any]]:
+    """What `module:function` names. Raises ConfigurationError when there is no such module or function."""
+    module, _, name = target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as problem:
+        raise ConfigurationError(f"reference is {target!r}, which cannot be loaded ({problem})") from None
 
 
 def compare(

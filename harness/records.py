@@ -153,10 +153,12 @@ def _read(path: Path, columns: Sequence[str], required: Sequence[str], version: 
         text = path.read_text(encoding="utf-8", errors="strict")
     except (OSError, UnicodeDecodeError) as problem:
         raise RecordError(f"{path}: cannot be read as a CSV ({problem})") from None
-    reader = csv.reader(io.StringIO(text, newline=""))
-    header = next(reader, None)
-    if header is None:
-        raise RecordError(f"{path}: empty file, no header")
+    try:
+        header, *table = csv.reader(io.StringIO(text, newline=""))
+    except csv.Error as problem:
+        raise RecordError(f"{path}: cannot be read as a CSV ({problem})") from None
+    except ValueError:
+        raise RecordError(f"{path}: empty file, no header") from None
     for name in required:
         if name not in header:
             raise RecordError(f"{path}: column {name!r} is missing from the header")
@@ -166,11 +168,11 @@ def _read(path: Path, columns: Sequence[str], required: Sequence[str], version: 
         if header.count(name) > 1:
             raise RecordError(f"{path}: column {name!r} stands twice in the header")
     rows = []
-    for number, cells in enumerate(reader, start=2):
+    for number, cells in enumerate(table, start=2):
         if len(cells) != len(header):
             raise RecordError(f"{path}: line {number} has {len(cells)} cells, the header {len(header)}")
         row = dict.fromkeys(columns, "") | dict(zip(header, cells, strict=True))
-        if not row["schema_version"].isdigit() or not 1 <= int(row["schema_version"]) <= version:
+        if row["schema_version"] not in map(str, range(1, version + 1)):
             raise RecordError(
                 f"{path}: line {number}, column 'schema_version' is {row['schema_version']!r}; "
                 f"this version reads 1 to {version}"

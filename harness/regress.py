@@ -202,6 +202,10 @@ def _environment(path: Path, rows: Sequence[Row]) -> Mapping[str, Any]:
         raise RecordError(f"{place}: cannot be read as JSON ({problem})") from None
     if not isinstance(data, dict):
         raise RecordError(f"{place}: must hold one JSON object")
+    try:
+        conditions.run_conditions(data)
+    except (AttributeError, TypeError, ValueError):
+        raise RecordError(f"{place}: its host, packages or GPUs are not what a run records; it was changed") from None
     return data
 
 

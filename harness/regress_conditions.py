@@ -163,9 +163,28 @@ def check_numbers(path: Any, rows: Sequence[Row]) -> None:
                 raise RecordError(f"{path}: line {line}, column {column!r} is {row[column]!r}, not a number") from None
             if not 0 <= value < float("inf") or (column.endswith("seconds") and value == 0):
                 raise RecordError(f"{path}: line {line}, column {column!r} is {row[column]}, out of range")
+        _check_means(path, line, row)
         if row["status"] not in SEVERITY and row["status"] not in ("too_noisy", "interrupted"):
             raise RecordError(f"{path}: line {line}, column 'status' is {row['status']!r}, which is none")
         key = (*name_of(row), *(row[column] for columns in ROW_CONDITIONS.values() for column in columns))
         if key in seen:
             raise RecordError(f"{path}: line {line} repeats the case of line {seen[key]} ({title(row)})")
         seen[key] = line
+
+
+def _check_means(path: Any, line: int, row: Row) -> None:
+    """Process means that are no numbers, or whose mean lies outside of their range."""
+    try:
+        means = [float(text) for text in row["round_mean_seconds"].split()]
+    except ValueError:
+        means = [-1.0]
+    if not all(0 < mean < float("inf") for mean in means):
+        raise RecordError(
+            f"{path}: line {line}, column 'round_mean_seconds' is {row['round_mean_seconds']!r}, not times"
+        )
+    texts = [row[f"mean_{name}seconds"] for name in ("low_", "", "high_")]
+    if all(texts):
+        low, mean, high = map(float, texts)
+        slack = 1e-9 * mean  # a mean of equal values may round to another one
+        if not low - slack <= mean <= high + slack:
+            raise RecordError(f"{path}: line {line}, mean_seconds {mean} lies outside of its range {low} to {high}")

@@ -73,10 +73,15 @@ def measured_noise(folder: Path) -> Noise | None:
     ConfigurationError when the folder has no sample file.
     """
     slowest: dict[str, dict[int, dict[int, float]]] = {}
-    for each in samples.read(folder):
-        blocks = slowest.setdefault(each["case_id"], {}).setdefault(int(each["round"]), {})
-        seconds = float(each["seconds"]) / int(each["steps"])
-        blocks[int(each["block"])] = max(seconds, blocks.get(int(each["block"]), 0.0))
+    try:
+        for each in samples.read(folder):
+            blocks = slowest.setdefault(each["case_id"], {}).setdefault(int(each["round"]), {})
+            seconds = float(each["seconds"]) / int(each["steps"])
+            blocks[int(each["block"])] = max(seconds, blocks.get(int(each["block"]), 0.0))
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as problem:
+        if isinstance(problem, (ConfigurationError, records.RecordError)):
+            raise
+        raise records.RecordError(f"{samples.path_in(folder)}: holds no samples of blocks ({problem!r})") from None
     cases = []
     for rounds in slowest.values():
         if len(rounds) < FEWEST_ROUNDS:

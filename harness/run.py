@@ -9,7 +9,8 @@ from typing import Any
 from harness import environment, gate, inputs, launch, summary
 from harness.budget import Budget
 from harness.cases import Case
-from harness.configuration import Configuration, seconds
+from harness.configuration import Configuration
+from harness.configuration_checks import seconds
 from harness.events import Events
 from harness.leader import Leader
 from harness.ledger import Ledger
@@ -234,6 +235,7 @@ def _timed(outcome: launch.Outcome) -> dict[str, Any]:
     record |= {
         "blocks": summary.blocks_of(outcome.events),
         "energy_joules_per_step": summary.energy_of(outcome.events),
+        "skew_seconds": summary.skew_of(outcome.events),
         **summary.first_use_of(outcome.events),
     }
     if outcome.status == "ok" and not record["blocks"]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness import sensors
 from harness.cases import ConfigurationError
-from harness.records import write_atomically
+from harness.records import RecordError, write_atomically
 
 # What a block is, its wall time, and what the sensors said at its edges.
 COLUMNS = ("case_id", "system", "variant", "rows", "round", "rank", "block", "steps", "seconds", *sensors.FIELDS)
@@ -29,18 +29,27 @@ def path_in(folder: Path) -> Path | None:
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """All blocks of a run by column. Raises ConfigurationError when there is no sample file, or no way to read it."""
+    """All blocks of a run by column.
+
+    Raises ConfigurationError when there is no sample file, or no way to read it, RecordError when it is broken.
+    """
     path = path_in(folder)
     if path is None:
         raise ConfigurationError(f"{folder} has no sample file; give a run folder of results/measured")
     if path.suffix == ".csv":
-        with open(path, encoding="utf-8", newline="") as stream:
-            return list(csv.DictReader(stream))
+        try:
+            with open(path, encoding="utf-8", newline="") as stream:
+                return list(csv.DictReader(stream))
+        except (OSError, ValueError, csv.Error) as problem:
+            raise RecordError(f"{path}: cannot be read as a CSV ({problem})") from None
     try:
         import pyarrow.parquet
     except ImportError:
         raise ConfigurationError(f"{path} needs the Python package pyarrow; install it, or leave the run out") from None
-    return pyarrow.parquet.read_table(path).to_pylist()
+    try:
+        return pyarrow.parquet.read_table(path).to_pylist()
+    except (OSError, ValueError) as problem:  # pyarrow's own are of these kinds
+        raise RecordError(f"{path}: cannot be read as Parquet ({str(problem).splitlines()[0]})") from None
 
 
 def write(folder: Path, samples: Iterable[Sequence[object]]) -> Path:

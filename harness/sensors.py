@@ -55,7 +55,7 @@ class GpuSensors:
             clocks_mhz=_known(device.clock_mhz() for device in self._devices),
             power_watts=_known(device.power_watts() for device in self._devices),
             throttle_reasons=tuple(sorted(reasons)),
-            energy_joules=None if None in energies else sum(energies),
+            energy_joules=sum(energies) if energies and None not in energies else None,
             load_average=os.getloadavg()[0],
         )
 

@@ -33,11 +33,14 @@ class Store:
     def reload(self) -> None:
         """Read what is on disk: an interrupt may have come between writing a record and remembering it."""
         for path in sorted(self._state.glob("*.json")):
-            case_id, phase, _ = path.name.split(".")
             try:
-                self._records.setdefault(case_id, {})[phase] = json.loads(path.read_text())
-            except ValueError:
+                case_id, phase, _ = path.name.split(".")
+                record = json.loads(path.read_text())
+                whole = "status" in record and (phase == CHECK or int(phase) >= 0)
+            except (ValueError, TypeError):
                 continue  # not one of ours: ours are whole or absent
+            if whole:
+                self._records.setdefault(case_id, {})[phase] = record
 
     @property
     def run_id(self) -> str:

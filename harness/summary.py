@@ -30,6 +30,7 @@ _MEDIANS = (
     "autotune_seconds",
     "first_collective_seconds",
     "energy_joules_per_step",
+    "skew_seconds",
 )
 
 
@@ -66,6 +67,21 @@ def first_use_of(events: Events) -> dict[str, float | None]:
         "autotune_seconds": events.largest("first_use", "autotune_seconds"),
         "first_collective_seconds": collective,
     }
+
+
+def skew_of(events: Events) -> float | None:
+    """Seconds per step between the fastest and the slowest rank; None where there is one, or nobody knows.
+
+    The native box says how much later its last device began a step than its first. Of ranks that are processes, whose
+    blocks begin at a barrier and end when their device is done: the mean over blocks of the longest less the shortest.
+    """
+    told = events.largest("figures", "start_skew_seconds")
+    if told is not None or len(events.ranks) < 2:
+        return told
+    paces: dict[int, list[float]] = defaultdict(list)
+    for _, block, steps, seconds, *_ in blocks_of(events):
+        paces[int(block)].append(seconds / steps)
+    return statistics.fmean(max(each) - min(each) for each in paces.values()) if paces else None
 
 
 def energy_of(events: Events) -> float | None:

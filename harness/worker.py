@@ -31,7 +31,10 @@ OUT_OF_MEMORY_WORDS = (
     "can't allocate memory",
     "not enough memory",
     "std::bad_alloc",
+    "cannot allocate memory",
     "CUDA_ERROR_OUT_OF_MEMORY",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
 )
 
 

@@ -251,7 +251,7 @@ def scaling(run: Run) -> Chart | None:
     panels = []
     for size in sorted({each[4] for each in found})[:: max(1, len({each[4] for each in found}) - 1)][:2]:
         points: dict[tuple[str, str], list[tuple[float, float]]] = {}
-        for label, loss, _, ranks, rows, _, weak, _ in found:
+        for label, loss, _, ranks, rows, _, weak, *_ in found:
             if rows == size:
                 series = points.setdefault((f"{label}, {loss}", label.split()[0]), [(1.0, 1.0)])
                 series.append((float(ranks), weak))

@@ -107,12 +107,12 @@ def scaling(run: Run) -> Table | None:
     at the same R. Strong: N R stays. Its efficiency is t(1) / (N t(N)).
     """
     body = [
-        (*head, str(ranks), str(size), time_text(seconds), _percent(weak), _percent(strong))
-        for *head, ranks, size, seconds, weak, strong in efficiencies(run)
+        (*head, str(ranks), str(size), time_text(seconds), _percent(weak), _percent(strong), _time(skew))
+        for *head, ranks, size, seconds, weak, strong, skew in efficiencies(run)
     ]
     if not body:
         return None
-    columns = ("system", "loss", "state", "ranks", "R per rank", "best", "weak efficiency", "strong efficiency")
+    columns = ("system", "loss", "state", "ranks", "R per rank", "best", "weak efficiency", "strong efficiency", "skew")
     return Table(
         id=f"scaling-{run.slug}",
         title=f"Scaling over ranks: {run.title}",
@@ -121,26 +121,32 @@ def scaling(run: Run) -> Table | None:
         note="Weak: cells per second and rank at N ranks over those at one rank of the same R, N t(1, R) / t(N, R), "
         "for each rank covers N R x R cells. Strong: t(1, N R) / (N t(N, R)). The one-set loss scores a rank's own "
         "block for both halves at once: 3 R R D FLOPs against 4 R R D of each foreign block. Counted so, its "
-        "efficiencies are at most 3N / (4N - 1); where a step is mostly fixed costs, they come out higher.",
+        "efficiencies are at most 3N / (4N - 1); where a step is mostly fixed costs, they come out higher. Skew: how "
+        "much later the last GPU of a native box begins a step than the first; of ranks that are processes, by how "
+        "much their blocks' times lie apart, per step. Empty: not recorded.",
     )
 
 
 def efficiencies(run: Run) -> list[tuple]:
-    """`(system, loss, state, ranks, R, seconds, weak, strong)` of rows of several ranks with one rank to compare."""
-    times = {
-        (system_label(row), loss_name(row["loss"]), row["state"], int(row["world_size"]), int(row["rows"])): number(
-            row, "best_seconds"
-        )
+    """`(system, loss, state, ranks, R, seconds, weak, strong, skew)` of rows of several ranks, with one to compare."""
+    rows = {
+        (system_label(row), loss_name(row["loss"]), row["state"], int(row["world_size"]), int(row["rows"])): row
         for row in run.rows
         if row["status"] == "ok" and row["best_seconds"] and row["nodes"] == "1" and not is_collective(row)
     }
+    times = {key: number(row, "best_seconds") for key, row in rows.items()}
     found = []
     for (label, loss, state, ranks, size), seconds in sorted(times.items()):
         one, whole = times.get((label, loss, state, 1, size)), times.get((label, loss, state, 1, size * ranks))
         if ranks > 1 and (one or whole):
             weak, strong = one and ranks * one / seconds, whole and whole / (ranks * seconds)
-            found.append((label, loss, state, ranks, size, seconds, weak, strong))
+            skew = number(rows[label, loss, state, ranks, size], "skew_seconds")
+            found.append((label, loss, state, ranks, size, seconds, weak, strong, skew))
     return found
+
+
+def _time(value: float | None) -> str:
+    return "" if value is None else time_text(value)
 
 
 def _percent(value: float | None) -> str:

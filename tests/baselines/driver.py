@@ -6,6 +6,7 @@ as many forced host devices as ranks. Starting them takes longer than most cases
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import json
@@ -31,8 +32,14 @@ CONFIGS = ROOT / "configs" / "system"
 
 def registry(folder: Path = CONFIGS) -> dict[str, dict]:
     """name -> contents of every system YAML that a Python adapter stands behind."""
-    systems = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.yaml"))}
+    systems = {path.stem: _read(path, path.stat().st_mtime_ns) for path in sorted(folder.glob("*.yaml"))}
     return {name: data for name, data in systems.items() if data["target"]}
+
+
+@functools.cache
+def _read(path: Path, changed: int) -> dict:
+    """A YAML as it was when it last `changed`: read once, not for each of a thousand cases."""
+    return yaml.safe_load(path.read_text())
 
 
 def load(target: str) -> type:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -25,3 +27,69 @@ def test_it_is_checked_and_timed(tmp_path):
     assert row["status"] == "ok", row["reason"]
     assert float(row["best_seconds"]) > 0
     assert float(row["embedding_gradient_error"]) < 1e-6  # two ranks' floats added once
+
+
+@pytest.fixture
+def system():
+    """The adapter as it is before it builds anything, of symmetric memory in a graph."""
+    pytest.importorskip("torch")
+    from baselines.torch_all_reduce import TorchAllReduce
+
+    made = TorchAllReduce.__new__(TorchAllReduce)
+    made.options, made.device = {"backend": "one_shot", "graph": True}, "cpu"
+    return made
+
+
+def test_graphs_of_ten_steps_and_of_one(system, monkeypatch):
+    import torch
+
+    class Graph:
+        def __init__(self, steps):
+            self.steps = steps
+
+        def replay(self):
+            queued.append(self.steps)
+
+    queued = []
+    monkeypatch.setattr(system, "_reduce", lambda: queued.append("eager"), raising=False)
+    system.pending, system.steps, system.graphs = 0, 0, {1: Graph(1), 10: Graph(10)}
+    system.device = torch.device("cpu")
+    for _ in range(1 + 10 + 10 + 2):
+        system.step()
+    system.synchronize()
+    assert queued == ["eager", 10, 10, 1, 1]
+
+
+def test_symmetric_memory_that_is_not_what_it_was_is_unsupported(system, monkeypatch):
+    import torch
+    from torch.distributed import _symmetric_memory as symmetric
+
+    from baselines import torch_all_reduce
+
+    rows = torch.zeros(2, 4)
+
+    def refused(reason):
+        with pytest.raises(torch_all_reduce.Unsupported, match=reason):
+            system._symmetric(rows)
+
+    def changed(*_, **__):
+        raise TypeError("empty() takes no such thing\nand more")
+
+    monkeypatch.setattr(symmetric, "empty", changed)
+    refused(r"symmetric memory of PyTorch \S+: empty\(\) takes no such thing$")
+    monkeypatch.delattr(symmetric, "empty")
+    refused("has no attribute 'empty'")
+    monkeypatch.setitem(torch_all_reduce.OPERATORS, "one_shot", "no_such_all_reduce")
+    refused(r"PyTorch \S+ has no symm_mem.no_such_all_reduce")
+
+
+def test_memory_that_runs_out_is_not_called_unsupported(system, monkeypatch):
+    import torch
+    from torch.distributed import _symmetric_memory as symmetric
+
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(symmetric, "empty", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        system._symmetric(torch.zeros(2, 4))

@@ -1,6 +1,6 @@
 import pytest
 
-from harness import configuration
+from harness import configuration, configuration_checks
 from harness.cases import ConfigurationError
 
 
@@ -33,7 +33,7 @@ def test_the_named_campaigns_are_what_the_design_says():
     quick = configuration.compose()
     assert quick.for_device("cpu").rows == [256, 1024]
     assert quick.for_device("cuda").rows == [1024, 4096, 16384]
-    assert configuration.seconds(quick.for_device("cpu").budget, "budget") <= 8 * 60
+    assert configuration_checks.seconds(quick.for_device("cpu").budget, "budget") <= 8 * 60
     devices = configuration.compose(["campaign=devices"])
     assert (devices.rows, devices.world_sizes, devices.device) == ([256], [1, 2, 4], "cpu")
 
@@ -135,7 +135,7 @@ def test_what_fills_empty_fields_is_checked_too(override):
     ("text", "want"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), (45, 45), (None, None)]
 )
 def test_durations(text, want):
-    assert configuration.seconds(text, "budget") == want
+    assert configuration_checks.seconds(text, "budget") == want
 
 
 def test_what_is_measured_decides_the_digest():

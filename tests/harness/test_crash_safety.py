@@ -48,6 +48,16 @@ def test_a_disk_that_fills_up_keeps_what_was_written_before(tmp_path):
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["id.check.json"], "no half-written file is left"
 
 
+def test_what_is_no_record_of_ours_is_left_alone(tmp_path):
+    """Files of somebody else, and those that a power failure left empty: as if they were not there."""
+    Store(tmp_path).save("id", "check", {"status": "ok"})
+    strangers = {"notes.json": "{}", "id.0.json": "", "id.1.json": "[]", "id.2.json": "7", "id.x.json": '{"status": 1}'}
+    for name, text in strangers.items():
+        (tmp_path / "state" / name).write_text(text)
+    found = Store(tmp_path)
+    assert found.check("id") == {"status": "ok"} and found.rounds("id") == {}
+
+
 def test_a_folder_that_cannot_be_written_is_one_line(bench, capsys):
     """A file where a folder should be; root may write to read-only folders, so these come second."""
     from harness.__main__ import main

@@ -198,6 +198,7 @@ def test_threads_and_devices_are_explicit(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1,2")
     on_gpu = command.environment(case | {"device": "cuda", "world_size": 2}, "single")
     assert (on_gpu["CUDA_VISIBLE_DEVICES"], on_gpu["XLA_PYTHON_CLIENT_PREALLOCATE"]) == ("3,1", "false")
+    assert on_gpu["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert "MASTER_PORT" in command.environment(case | {"world_size": 1}, "torchrun")
     # what glibc keeps is set where memory is measured, never where steps are timed or on a GPU
     kept = {
@@ -216,6 +217,10 @@ def test_threads_and_devices_are_explicit(monkeypatch):
         (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory. Tried to allocate"), "out_of_memory"),
         (RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate"), "out_of_memory"),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), "out_of_memory"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "out_of_memory"),
+        (RuntimeError("NCCL error: unhandled cuda error\nCuda failure 2 'out of memory'"), "out_of_memory"),
+        (OSError(12, "Cannot allocate memory"), "out_of_memory"),
+        (RuntimeError("out of resource: shared memory, Required: 300000, Hardware limit: 232448"), "crashed"),
         (FloatingPointError("invalid value"), "nonfinite"),
         (ValueError("first\nlast"), "crashed"),
     ],
@@ -224,7 +229,7 @@ def test_exceptions_are_classified_without_their_framework(problem, status):
     found, reason = classify(problem)
     assert found == status
     assert "\n" not in reason
-    if status == "crashed":
+    if isinstance(problem, ValueError):
         assert reason == "ValueError: last"
 
 

@@ -94,12 +94,34 @@ def test_broken_files_give_one_line_and_exit_2(tmp_path, capsys, content, told):
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("mean_seconds", "fast"), ("allocated_peak_bytes", "1.5"), ("mean_low_seconds", "-1"), ("status", "fine")],
+    [
+        ("mean_seconds", "fast"),
+        ("allocated_peak_bytes", "1.5"),
+        ("mean_low_seconds", "-1"),
+        ("status", "fine"),
+        ("schema_version", "²"),
+        ("round_mean_seconds", "0.01 0.0.2"),
+    ],
 )
 def test_broken_cells_name_the_column(pair, capsys, column, value):
     assert pair([steady(10)], [steady(10, **{column: value})]) == 2
     said = capsys.readouterr().err
     assert f"column '{column}'" in said and "line 2" in said
+
+
+def test_a_mean_outside_of_its_range_is_a_broken_row(pair, capsys):
+    assert pair([steady(10)], [steady(10, mean_seconds=0.02)]) == 2
+    assert "line 2, mean_seconds 0.02 lies outside of its range" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"before": [1]}, {"packages": 3}, {"host": ["x"]}, {"host": {"vector_flags": [1]}}, {"before": {"gpus": [0]}}],
+)
+def test_an_environment_that_was_changed_is_one_line(pair, capsys, change):
+    assert pair([steady(10)], [steady(10)], environments=(ENVIRONMENT, ENVIRONMENT | change)) == 2
+    said = capsys.readouterr().err
+    assert "environment.json" in said and "not what a run records" in said and said.count("\n") == 1
 
 
 def test_a_case_twice_in_one_file_is_an_error(pair, capsys):

@@ -81,3 +81,14 @@ def test_the_command_prints_a_table_writes_it_and_counts(tmp_path, capsys):
 def test_bad_input_is_one_line(arguments, words, capsys):
     assert regress.main(["--selftest", *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("samples.parquet", b"PAR1 torn"), ("samples.csv", b"case_id,round\nid,0\n"), ("samples.csv", b"\xff\xfe")],
+)
+def test_a_broken_sample_file_is_one_line(tmp_path, capsys, name, content):
+    (tmp_path / name).write_bytes(content)
+    assert regress.main(["--selftest", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert name in said and said.count("\n") == 1

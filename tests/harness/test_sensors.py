@@ -1,6 +1,7 @@
 """Readings at the edges of blocks: how two become an event, and what this machine can tell."""
 
 import os
+from typing import ClassVar
 
 import pytest
 
@@ -74,3 +75,54 @@ def test_units_and_bits_of_the_management_library(monkeypatch):
     assert reading.energy_joules == 5000.25
     assert reading.throttle_reasons == ("hw_thermal_slowdown", "sw_power_cap")
     assert nvml.Device("0000:01:00.0").mig() is None, "a question that the library does not know"
+
+
+class TwoGpus:
+    """A driver that sees two of a machine's GPUs, the one with the higher address first, and the management library."""
+
+    answers: ClassVar = {
+        "nvmlDeviceGetClockInfo": (1000, 1900),
+        "nvmlDeviceGetPowerUsage": (100_000, 700_000),
+        "nvmlDeviceGetTotalEnergyConsumption": (1_000, 7_000),
+        "nvmlDeviceGetCurrentClocksThrottleReasons": (4, 8),
+    }
+
+    def cuInit(self, flags):
+        return 0
+
+    def cuDeviceGet(self, device, ordinal):
+        device._obj.value = 70 + ordinal
+        return 0 if ordinal < 2 else 101
+
+    def cuDeviceGetPCIBusId(self, text, length, device):
+        text.value = {70: b"0000:02:00.0", 71: b"0000:01:00.0"}[device.value]
+        return 0
+
+    def __getattr__(self, name):
+        def by_address(address, handle):
+            handle._obj.value = {b"0000:01:00.0": 1, b"0000:02:00.0": 2}[address]
+            return 0
+
+        def ask(handle, *rest):
+            rest[-1]._obj.value = self.answers[name][handle.value - 1]
+            return 0
+
+        return by_address if name == "nvmlDeviceGetHandleByPciBusId_v2" else ask
+
+
+@pytest.mark.parametrize(
+    ("ordinals", "clocks", "energy", "reasons"),
+    [
+        ([0], (1900,), 7.0, ("hw_slowdown",)),
+        ([1], (1000,), 1.0, ("sw_power_cap",)),
+        ([0, 1], (1900, 1000), 8.0, ("hw_slowdown", "sw_power_cap")),
+        ([2], (), None, ()),
+    ],
+)
+def test_a_process_reads_the_gpus_that_it_drives_by_their_addresses(monkeypatch, ordinals, clocks, energy, reasons):
+    """CUDA's numbers are not the management library's: only addresses say which GPU is meant."""
+    both = TwoGpus()
+    monkeypatch.setattr(nvml, "library", lambda: both)
+    monkeypatch.setattr(nvml.ctypes, "CDLL", lambda name: both)
+    reading = sensors.of_process("cuda", ordinals).read()
+    assert (reading.clocks_mhz, reading.energy_joules, reading.throttle_reasons) == (clocks, energy, reasons)

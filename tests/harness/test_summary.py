@@ -280,6 +280,22 @@ def test_energy_that_was_not_counted_is_not_known(tmp_path, events):
     assert summary.energy_of(spans(tmp_path, events)) is None
 
 
+def test_skew_lies_between_the_fastest_and_the_slowest_rank(tmp_path):
+    def events(rank, *lines):
+        (tmp_path / f"events.{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return Events.read(tmp_path)
+
+    blocks = [[{"event": "block", "block": i, "steps": 10, "seconds": s} for i, s in enumerate(each)] for each in
+              ([1.0, 2.0], [1.5, 1.9])]  # fmt: skip
+    assert summary.skew_of(events(0, *blocks[0])) is None
+    # 0.5 s and 0.1 s over ten steps
+    assert summary.skew_of(events(1, *blocks[1])) == pytest.approx((0.05 + 0.01) / 2)
+    told = events(0, *blocks[0], {"event": "figures", "start_skew_seconds": 2e-6, "start_wait_seconds": 9e-6})
+    assert summary.skew_of(told) == 2e-6, "the box knows better"
+    rounds = [{"blocks": [[0, 0, 10, 1.0]], "skew_seconds": skew} for skew in (3e-6, 1e-6, 2e-6)]
+    assert summary.conditions(rounds)["skew_seconds"] == 2e-6
+
+
 def test_first_use_costs_are_the_slowest_rank_s(tmp_path):
     def events(rank, collective, compiling):
         lines = [

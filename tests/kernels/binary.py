@@ -59,10 +59,32 @@ def events_of(folder):
 
 def check(folder, case, *more, check_flag="name=all"):
     """One step of `case` through the check action: its event, with the gradient arrays in place of file names."""
-    done = run("--folder", folder, *flags(case), "--actions", "check", "--check", check_flag, *more)
+    done = run("--folder", folder, *check_words(case, check_flag, *more))
     assert done.returncode == 0, done.stderr
+    return checked(folder)
+
+
+def check_words(case, check_flag, *more):
+    """Flags of one step of `case` through the check action, without a folder."""
+    return [*flags(case), "--actions", "check", "--check", check_flag, *more]
+
+
+def batch(folder, cases):
+    """One step of each of `cases` (name: case and more flags), all in one process, each in a folder of its name under
+    `folder`. Whether one failed is for `checked` to find."""
+    lines = []
+    for name, (case, *more) in cases.items():
+        (folder / name).mkdir()
+        lines.append(" ".join(map(str, ["--folder", folder / name, *check_words(case, "name=all", *more)])))
+    (folder / "batch.txt").write_text("\n".join(lines) + "\n")
+    done = run("--batch", folder / "batch.txt")
+    assert done.returncode in (0, 1), done.stderr
+
+
+def checked(folder):
+    """The check event of a finished step, with the gradient arrays in place of file names."""
     events = events_of(folder)
-    assert events[-1]["event"] == "end" and events[-1]["status"] == "ok"
+    assert events[-1]["event"] == "end" and events[-1]["status"] == "ok", events[-1]
     (event,) = [event for event in events if event["event"] == "check"]
     arrays = {name: np.load(Path(folder) / file) for name, file in event["gradients"].items()}
     return event | {"arrays": arrays}
