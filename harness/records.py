@@ -217,7 +217,10 @@ def write_capacity(path: str | os.PathLike, rows: Iterable[Mapping[str, object]]
 
 
 def write_atomically(path: str | os.PathLike, data: bytes) -> None:
-    """Temporary file beside `path`, fsync, rename, fsync of the folder. On failure the old file is untouched."""
+    """Temporary file beside `path`, fsync, rename, fsync of the folder. On failure the old file is untouched.
+
+    An OSError names `path`, not the temporary file.
+    """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -226,8 +229,10 @@ def write_atomically(path: str | os.PathLike, data: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as problem:
         temporary.unlink(missing_ok=True)
+        if isinstance(problem, OSError):
+            problem.filename, problem.filename2 = str(path), None
         raise
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -64,8 +64,6 @@ def main(argv: Sequence[str]) -> int:
             comparison = compare(base, load(options["new"], "new"), options)
         else:
             comparison = compare_afresh(base, options)
-        if options["junit"]:
-            write_atomically(options["junit"], junit(comparison))
     except Refused as refused:
         print(refusal(refused.differences, refused.style))
         return CANNOT_COMPARE
@@ -73,10 +71,19 @@ def main(argv: Sequence[str]) -> int:
         print(f"regress: {problem}", file=sys.stderr)
         return CANNOT_COMPARE
     except OSError as problem:
-        print(f"regress: cannot write {problem.filename}: {problem.strerror}", file=sys.stderr)
-        return CANNOT_COMPARE
+        return _not_written(problem)
     print(render(comparison, options["format"]))
+    try:
+        if options["junit"]:
+            write_atomically(options["junit"], junit(comparison))
+    except OSError as problem:
+        return _not_written(problem)
     return comparison.exit_code
+
+
+def _not_written(problem: OSError) -> int:
+    print(f"regress: cannot write {problem.filename}: {problem.strerror}", file=sys.stderr)
+    return CANNOT_COMPARE
 
 
 class Refused(Exception):
@@ -108,6 +115,8 @@ def parse(argv: Sequence[str]) -> dict[str, Any]:
         if profile not in _profiles():
             raise ConfigurationError(f"unknown profile {profile!r}; known: {', '.join(_profiles())}")
         options |= yaml.safe_load((CONFIGS / f"{profile}.yaml").read_text(encoding="utf-8"))
+    if given.get("new") == "":
+        raise ConfigurationError("new is empty; name a result CSV or a run folder, or leave it out to measure afresh")
     for name, text in given.items():
         if name not in known:
             raise ConfigurationError(f"unknown field {name!r}; known: profile, {', '.join(known)}")

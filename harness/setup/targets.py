@@ -75,10 +75,13 @@ def report(options: Options, arguments: list[str] | None = None) -> int:
 
 
 def regress(options: Options) -> int:
-    """Compare two result files, or measure BASE's cases afresh."""
+    """Compare two result files, which needs no native build, or measure BASE's cases afresh."""
     if not options.get("BASE"):
         raise SetupError("regress needs BASE=<csv or folder>, the results to compare with")
-    return harness(options, "regress", *overrides(options, base="BASE", new="NEW"))
+    arguments = overrides(options, base="BASE", new="NEW")
+    if not options.get("NEW"):
+        return harness(options, "regress", *arguments)
+    return foreground([environment.prepare(options), "-m", "harness", "regress", *arguments, *words(options, "ARGS")])
 
 
 def test(options: Options) -> int:

@@ -109,6 +109,13 @@ def test_broken_cells_name_the_column(pair, capsys, column, value):
     assert f"column '{column}'" in said and "line 2" in said
 
 
+def test_a_report_that_cannot_be_written_does_not_hide_the_comparison(pair, capsys):
+    assert pair([steady(10)], [steady(10)], "junit=/nowhere/regress.xml") == 2
+    said = capsys.readouterr()
+    assert "1 cases compared; 1 same" in said.out
+    assert said.err == "regress: cannot write /nowhere/regress.xml: No such file or directory\n"
+
+
 def test_a_mean_outside_of_its_range_is_a_broken_row(pair, capsys):
     assert pair([steady(10)], [steady(10, mean_seconds=0.02)]) == 2
     assert "line 2, mean_seconds 0.02 lies outside of its range" in capsys.readouterr().err
@@ -134,6 +141,7 @@ def test_a_case_twice_in_one_file_is_an_error(pair, capsys):
     [
         ([], "base is missing"),
         (["base=/nowhere"], "does not exist"),
+        (["base=x", "new="], "new is empty; name a result CSV"),
         (["hello"], "not field=value"),
         (["base=x", "speed=3"], "unknown field 'speed'"),
         (["base=x", "allow=[weather]"], "unknown condition 'weather'"),

@@ -121,8 +121,15 @@ def test_regress_names_its_files_and_asks_for_base(project: Project):
     result = project.make("regress", "VENV=none")
     assert result.returncode != 0
     assert "BASE=" in one_line(result.stderr)
-    project.make("regress", "VENV=none", "BASE=old rows.csv", "NEW=new.csv")
-    assert project.calls() == [["harness", "regress", "base=old rows.csv", "new=new.csv"]]
+    project.make("regress", "VENV=none", "BASE=old rows.csv", "NEW=new.csv", "ARGS=format=json")
+    assert project.calls() == [["harness", "regress", "base=old rows.csv", "new=new.csv", "format=json"]]
+
+
+def test_comparing_two_files_builds_nothing_and_measuring_afresh_does(buildable: Project):
+    buildable.make("regress", "VENV=none", "BASE=old.csv", "NEW=new.csv")
+    assert not (buildable.root / "cmake.txt").exists() and len(buildable.calls()) == 1
+    buildable.make("regress", "VENV=none", "BASE=old.csv")
+    assert (buildable.root / "cmake.txt").exists() and len(buildable.calls()) == 2
 
 
 def test_arguments_with_an_open_quote_are_one_clear_line(project: Project):
