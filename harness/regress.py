@@ -250,8 +250,9 @@ def compare(base: Side, new: Side, options: Mapping[str, Any]) -> Comparison:
         )
         for one, other in matched
     ]
-    if peer and not any(finding.base_range and finding.new_range for finding in findings):
-        raise ConfigurationError(f"peer={peer} has no timed row beside any case in both files")
+    for side in (base, new) if peer else ():
+        if not any(verdicts.is_peer(row, peer) for row in side.rows):
+            raise ConfigurationError(f"peer={peer} names no row of {side.path}")
     notes = conditions.not_recorded(base.environment, new.environment)
     return Comparison((str(base.path), str(new.path)), findings, missing, added, notes, peer)
 

@@ -153,12 +153,16 @@ def _compare_memory(finding: Finding, settings: Settings, columns: Sequence[str]
             finding.memory_grew |= change > 0
 
 
+def is_peer(row: Row, peer: str) -> bool:
+    """Whether `peer` (`system`, `system:variant` or `system:variant:loss`) names this row."""
+    return all(row[name] == value for name, value in zip(("system", "variant", "loss"), peer.split(":"), strict=False))
+
+
 def peer_of(row: Row, rows: Sequence[Row], peer: str) -> Row | None:
-    """The row of `peer` (`system`, `system:variant` or `system:variant:loss`) that stands beside `row` in its run."""
-    wanted = dict(zip(("system", "variant", "loss"), peer.split(":"), strict=False))
+    """The row of `peer` that stands beside `row` in its run, and has times."""
     beside = [name for name in NAME if name not in ("system", "variant", "loss", "self_pairs", "labels")]
     for other in rows:
-        if all(other[name] == value for name, value in wanted.items()) and all(other[n] == row[n] for n in beside):
+        if is_peer(other, peer) and all(other[name] == row[name] for name in beside):
             if other["status"] == "ok" and time_range(other):
                 return other
     return None

@@ -126,7 +126,15 @@ def test_a_slow_machine_is_no_regression_against_a_peer(pair, capsys):
     assert "0.250x" in capsys.readouterr().out
     assert pair(base, slow, "relative=true") == 2
     assert pair(base, slow, "relative=true", "peer=nobody") == 2
-    assert "peer=nobody" in capsys.readouterr().err
+    assert "peer=nobody names no row of" in capsys.readouterr().err
+
+
+def test_a_peer_that_was_too_noisy_leaves_memory_and_statuses_to_be_judged(pair, capsys):
+    peer = {"system": "open_clip", "variant": "gather", "loss": "two_set_sigmoid"}
+    base, noisy = [steady(10), steady(40, **peer)], steady(40, **peer, status="too_noisy")
+    assert pair(base, [steady(10), noisy], "relative=true", "peer=open_clip:gather") == 0
+    assert "2 ambiguous" in capsys.readouterr().out
+    assert pair(base, [steady(10, step_peak_bytes=4_000_001), noisy], "relative=true", "peer=open_clip:gather") == 1
 
 
 def test_profile_for_shared_machines_compares_ratios_over_hardware(pair):
