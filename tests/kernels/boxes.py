@@ -109,11 +109,11 @@ class Network:
 
 
 class Run:
-    """N boxes of one run."""
+    """N boxes of one run. `environments`: variables of each box, where boxes are to see other GPUs."""
 
-    def __init__(self, folder, boxes, network=None, **options):
+    def __init__(self, folder, boxes, network=None, environments=None, **options):
         self.folder, self.boxes, self.network = Path(folder), boxes, network
-        self.options = options
+        self.environments, self.options = environments or [{}] * boxes, options
         self.host = network.host(0) if network else "127.0.0.1"
         self.port = free_port()
         self.token = self.folder / "token"
@@ -139,7 +139,8 @@ class Run:
         words = [BINARY, "--folder", folder, *flags(case), *flags(setting | self.options | changed), *more]
         enter = self.network.enter(box) if self.network else []
         log = (folder / "log.txt").open("w")
-        self.processes[box] = subprocess.Popen([*enter, *map(str, words)], stdout=log, stderr=log)
+        variables = os.environ | self.environments[box]
+        self.processes[box] = subprocess.Popen([*enter, *map(str, words)], stdout=log, stderr=log, env=variables)
         return self.processes[box]
 
     def finish(self, seconds=120):
@@ -179,11 +180,11 @@ def running(folder, boxes, network=None, **options):
             each.wait()
 
 
-def check(folder, case, boxes, network=None, **options):
+def check(folder, case, boxes, network=None, words=(), **options):
     """One step of `case` on that many boxes: every box's check event, and the gradients put together."""
     with running(folder, boxes, network, **options) as run:
         for box in reversed(range(boxes)):
-            run.start(box, case, "--actions", "check", "--check", "name=all")
+            run.start(box, case, "--actions", "check", "--check", "name=all", *words)
         codes = run.finish()
         assert set(codes.values()) == {0}, [run.log(box) for box in range(boxes)]
         return gathered(run.folder, case, boxes)
