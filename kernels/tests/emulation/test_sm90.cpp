@@ -29,7 +29,21 @@ void one_set_sigmoid() {
     check(problem);
     problem.self_pairs = true, problem.labels = label_layout_t::distinct_k, problem.scale = 5, problem.bias = -1;
     check(problem);
-    check(make_problem(loss_t::one_set_sigmoid_k, 1100, {1090}, {64}, 64));  // several superblocks
+    check(make_problem(loss_t::one_set_sigmoid_k, 140, {140, 3}, {64, 128}, 128));  // a block of another device
+    check(make_problem(loss_t::one_set_sigmoid_k, 1100, {1090}, {64}, 64));         // several superblocks
+}
+
+/// What lies between two sets' positives and negatives cancels where the softmax is near 1: see docs/contracts.md, section 3.
+void two_sets() {
+    for (loss_t loss : {loss_t::two_set_sigmoid_k, loss_t::info_nce_k}) {
+        check(make_problem(loss, 256, {200}, article_k, 1024));
+        auto problem = make_problem(loss, 300, {270}, {128}, 192);
+        problem.gradient_type = gradient_type_t::float32_k;
+        check(problem);
+        problem = make_problem(loss, 130, {130, 77}, {64, 192}, 192);  // a block of another device
+        problem.scale = 30;
+        check(problem);
+    }
 }
 
 }  // namespace
@@ -37,5 +51,6 @@ void one_set_sigmoid() {
 int main() {
     emulation::options().major = 9;
     one_set_sigmoid();
+    two_sets();
     return testing::report();
 }
