@@ -97,7 +97,6 @@ void add_barriers(table_t& table) {
             table["mbarrier.arrive" + order + "." + space + ".b64"] = [](frame_t& f) {
                 perhaps_yield();
                 arrive(mbarrier_at(f.u32(1)), f.count() > 2 ? f.u32(2) : 1, 0);
-                settle();
             };
             table["mbarrier.arrive.expect_tx" + order + "." + space + ".b64"] = [](frame_t& f) {
                 perhaps_yield();

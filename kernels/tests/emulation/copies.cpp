@@ -117,6 +117,10 @@ void wait_groups(frame_t& f, groups_t& groups, std::uint64_t pending, bool writt
     if (closed > pending) {
         std::vector<std::shared_ptr<group_t>> needed(groups.begin(),
                                                      groups.begin() + static_cast<std::ptrdiff_t>(closed - pending));
+        for (auto const& group : needed) {
+            for (auto const& copy : group->at_wait) copy();
+            group->at_wait.clear();
+        }
         wait_until(
             [needed, written] {
                 for (auto const& group : needed)
@@ -125,25 +129,14 @@ void wait_groups(frame_t& f, groups_t& groups, std::uint64_t pending, bool writt
             },
             [name = std::string(f.name())] { return name; });
     }
-    while (groups.size() > 1 && !groups.front()->unread && !groups.front()->unwritten) groups.pop_front();
+    while (groups.size() > 1 && groups.front()->done()) groups.pop_front();
 }
 
 /// A copy in two acts: what is read must stay until then, and what is written is not there before.
-void copy_in_group(groups_t& groups, std::uint8_t const* from, std::uint8_t* to, std::size_t bytes, std::size_t zeros) {
+void join_group(groups_t& groups, std::function<void()> const& read, std::function<void()> const& write) {
     auto const group = open_group(groups);
     ++group->unread, ++group->unwritten;
-    auto const held = std::make_shared<std::vector<std::uint8_t>>();
-    void const* const chain = held.get();
-    if (poisons()) std::memset(to, 0xff, bytes + zeros);
-    start(chain, [=] {
-        held->assign(from, from + bytes);
-        held->resize(bytes + zeros);
-        --group->unread;
-    });
-    start(chain, [=] {
-        std::memcpy(to, held->data(), bytes + zeros);
-        --group->unwritten;
-    });
+    start(nullptr, {[=] { read(), --group->unread; }, [=] { write(), --group->unwritten; }});
 }
 
 void bulk_store(frame_t& f) {
@@ -151,7 +144,10 @@ void bulk_store(frame_t& f) {
     auto* const to = f.pointer<std::uint8_t>(0);
     if (bytes % 16 || bytes == 0 || reinterpret_cast<std::uintptr_t>(to) % 16)
         fail("a bulk copy that is no multiple of 16 bytes");
-    copy_in_group(self().bulks, shared_at(f.u32(1), bytes, 16), to, bytes, 0);
+    std::uint8_t const* const from = shared_at(f.u32(1), bytes, 16);
+    auto const held = std::make_shared<std::vector<std::uint8_t>>();
+    if (poisons()) std::memset(to, 0xff, bytes);
+    join_group(self().bulks, [=] { held->assign(from, from + bytes); }, [=] { std::memcpy(to, held->data(), bytes); });
     perhaps_yield();
 }
 
@@ -163,21 +159,16 @@ void tensor_store(frame_t& f) {
     std::uint32_t const from = f.u32(1 + rank), bytes = box_bytes(map);
     check_alignment(f, map, from);
     std::uint8_t const* const shared = shared_at(from, bytes, 128);
-    auto const group = open_group(self().bulks);
-    ++group->unread, ++group->unwritten;
     auto const held = std::make_shared<std::vector<std::uint8_t>>();
-    start(held.get(), [=] {
-        held->assign(shared, shared + bytes);
-        --group->unread;
-    });
-    start(held.get(), [=] {
-        walk_box(map, at, [&](std::uint32_t offset, std::uint8_t* to) {
-            if (to)
-                std::memcpy(to, held->data() + (swizzled(from + offset, map.swizzle) - from),
-                            static_cast<std::size_t>(map.bytes));
+    join_group(
+        self().bulks, [=] { held->assign(shared, shared + bytes); },
+        [=] {
+            walk_box(map, at, [&](std::uint32_t offset, std::uint8_t* to) {
+                if (to)
+                    std::memcpy(to, held->data() + (swizzled(from + offset, map.swizzle) - from),
+                                static_cast<std::size_t>(map.bytes));
+            });
         });
-        --group->unwritten;
-    });
 }
 
 /// cp.async [to], [from], bytes{, bytes that are read}: the rest becomes zeros.
@@ -186,7 +177,15 @@ void copy_async(frame_t& f) {
     if ((bytes != 4 && bytes != 8 && bytes != 16) || read > bytes) fail("cp.async of a size that does not exist");
     auto const* const from = f.pointer<std::uint8_t const>(1);
     if (reinterpret_cast<std::uintptr_t>(from) % bytes) fail("cp.async from a misaligned address");
-    copy_in_group(self().copies, from, shared_at(f.u32(0), bytes, bytes), read, bytes - read);
+    std::uint8_t* const to = shared_at(f.u32(0), bytes, bytes);
+    auto copy = [=] {
+        std::memcpy(to, from, read);
+        std::memset(to + read, 0, bytes - read);
+    };
+    if (poisons()) std::memset(to, 0xff, bytes);
+    // nobody but the thread's own wait can tell that it is done: with late timing, that wait does it
+    if (options().timing == timing_t::late_k) open_group(self().copies)->at_wait.push_back(copy);
+    else join_group(self().copies, [] {}, copy);
 }
 
 }  // namespace

@@ -37,6 +37,10 @@ struct frame_t {
     char const* name() const { return statement->name.c_str(); }
 
   private:
+    reference_t const& at(std::size_t i) const {
+        if (i >= count()) fail(statement->name + ": fewer operands than the emulator knows");
+        return statement->references[i];
+    }
     void* target_of(std::size_t i, std::size_t bytes) const;
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <random>
 
 #include "launch.hpp"
@@ -12,11 +13,11 @@
 namespace emulation {
 namespace {
 
-struct operation_t {
+/// Operations on their way that take effect in order.
+struct chain_t {
     block_t* block;
-    void const* chain;
-    std::function<void()> effect;
-    std::function<bool()> possible;
+    void const* key;
+    std::deque<std::function<void()>> effects;
 };
 
 struct machine_t {
@@ -25,7 +26,7 @@ struct machine_t {
     std::function<void()> const* kernel = nullptr;
     std::deque<thread_t*> ready;
     std::vector<thread_t*> waiting;
-    std::vector<operation_t> on_its_way;
+    std::vector<chain_t> on_their_way;
     std::vector<void*> stacks;  ///< free ones
     std::string failure;
     std::mt19937 random;
@@ -56,22 +57,15 @@ void run_thread(thread_t& thread) {
     if (!machine.failure.empty()) throw failure_t(machine.failure);
 }
 
-/// Operations that may take effect now: first of their chain, and possible.
-std::vector<std::size_t> candidates() {
-    std::vector<std::size_t> found;
-    auto const& all = machine.on_its_way;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-        bool first = true;
-        for (std::size_t j = 0; all[i].chain && j < i; ++j) first = first && all[j].chain != all[i].chain;
-        if (first && (!all[i].possible || all[i].possible())) found.push_back(i);
-    }
-    return found;
-}
-
 void take_effect(std::size_t number) {
-    operation_t const operation = std::move(machine.on_its_way[number]);
-    machine.on_its_way.erase(machine.on_its_way.begin() + static_cast<std::ptrdiff_t>(number));
-    operation.effect();
+    auto& chains = machine.on_their_way;
+    auto const effect = std::move(chains[number].effects.front());
+    chains[number].effects.pop_front();
+    if (chains[number].effects.empty()) {
+        std::swap(chains[number], chains.back());  // late timing takes the last one anyway
+        chains.pop_back();
+    }
+    effect();
 }
 
 bool look_at_waiting() {
@@ -142,8 +136,8 @@ std::unique_ptr<block_t> make_block(launch_shape_t const& shape, unsigned number
 }
 
 void check_end(block_t const& block) {
-    for (auto const& operation : machine.on_its_way)
-        if (operation.block == &block)
+    for (auto const& chain : machine.on_their_way)
+        if (chain.block == &block)
             throw failure_t(name_of(*block.threads[0]) +
                             ": the block ended while copies or products were on their way");
     if (block.tensor_columns)
@@ -206,32 +200,42 @@ void perhaps_yield() {
     leave();
 }
 
-void start(void const* chain, std::function<void()> effect, std::function<bool()> possible) {
-    machine.on_its_way.push_back({self().block, chain, std::move(effect), std::move(possible)});
-    settle();
+void start(void const* chain, std::initializer_list<std::function<void()>> effects) {
+    if (options().timing == timing_t::eager_k) {
+        for (auto const& effect : effects) effect();
+        return;
+    }
+    auto& chains = machine.on_their_way;
+    auto found = chains.rbegin();
+    if (chain) found = std::find_if(found, chains.rend(), [chain](chain_t const& one) { return one.key == chain; });
+    if (!chain || found == chains.rend()) chains.push_back({self().block, chain, {}}), found = chains.rbegin();
+    found->effects.insert(found->effects.end(), effects);
 }
 
-void settle() {
-    if (options().timing != timing_t::eager_k) return;
-    for (auto next = candidates(); !next.empty(); next = candidates()) take_effect(next.front());
-}
-
-void meet(std::uint32_t mask, char const* what, void* brought, std::function<void(void* const*)> const& work) {
+bool come(std::uint32_t mask, char const* what, void* brought) {
     thread_t& thread = self();
     meeting_t& meeting = thread.warp->meeting;
     if (thread.warp->lanes.size() < 32) mask &= (1u << thread.warp->lanes.size()) - 1;
     if (!(mask >> thread.lane & 1)) fail(std::string(what) + ": the lane is not in its own mask");
     if (!meeting.arrived) meeting.what = what, meeting.mask = mask, std::fill_n(meeting.brought, 32, nullptr);
-    if (std::string(meeting.what) != what)
+    if (meeting.what != what && std::strcmp(meeting.what, what) != 0)
         fail(std::string("lanes of a warp meet in ") + meeting.what + " and in " + what);
     if (meeting.mask != mask) fail(std::string(what) + ": lanes of a warp give different masks");
-    meeting.brought[thread.lane] = brought, meeting.thread[thread.lane] = &thread;
+    meeting.brought[thread.lane] = brought;
     meeting.arrived |= 1u << thread.lane;
-    if (meeting.arrived != mask) return park(what);
-    work(meeting.brought);
+    if (meeting.arrived == mask) return true;
+    park(what);
+    return false;
+}
+
+void* const* brought() { return self().warp->meeting.brought; }
+
+void end_meeting() {
+    thread_t& thread = self();
+    meeting_t& meeting = thread.warp->meeting;
     meeting.arrived = 0;
-    for (int lane = 0; lane < 32; ++lane)
-        if ((mask >> lane & 1) && lane != thread.lane) wake(*meeting.thread[lane]);
+    for (thread_t* other : thread.warp->lanes)
+        if ((meeting.mask >> other->lane & 1) && other != &thread) wake(*other);
 }
 
 void run_grid(launch_shape_t const& shape, std::function<void()> const& kernel) {
@@ -257,7 +261,7 @@ void run_grid(launch_shape_t const& shape, std::function<void()> const& kernel) 
         for (auto const& block : blocks)
             for (auto const& thread : block->threads) machine.stacks.push_back(thread->stack);
         blocks.clear();
-        machine.ready.clear(), machine.waiting.clear(), machine.on_its_way.clear(), machine.failure.clear();
+        machine.ready.clear(), machine.waiting.clear(), machine.on_their_way.clear(), machine.failure.clear();
         machine.running = nullptr, machine.kernel = nullptr;
     };
     try {
@@ -279,7 +283,7 @@ void run_grid(launch_shape_t const& shape, std::function<void()> const& kernel) 
             if (!machine.ready.empty()) {
                 if (shuffled() && chosen(8) == 0) {
                     look_at_waiting();
-                    if (auto const able = candidates(); !able.empty()) take_effect(able[chosen(able.size())]);
+                    if (auto const many = machine.on_their_way.size()) take_effect(chosen(many));
                 }
                 std::size_t const which = shuffled() ? chosen(machine.ready.size()) : 0;
                 std::swap(machine.ready[0], machine.ready[which]);
@@ -299,13 +303,13 @@ void run_grid(launch_shape_t const& shape, std::function<void()> const& kernel) 
                         });
                 }
             } else if (!look_at_waiting()) {
-                auto const able = candidates();
-                if (able.empty()) {
+                std::size_t const many = machine.on_their_way.size();
+                if (!many) {
                     std::vector<block_t*> stuck;
                     for (auto const& block : blocks) stuck.push_back(block.get());
                     throw failure_t(report_of(stuck));
                 }
-                take_effect(shuffled() ? able[chosen(able.size())] : able.back());
+                take_effect(shuffled() ? chosen(many) : many - 1);
             }
         }
     } catch (...) {

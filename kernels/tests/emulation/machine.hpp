@@ -43,6 +43,9 @@ struct block_t;
 /// Operations of one commit group that have not read, and not written, all they must.
 struct group_t {
     int unread = 0, unwritten = 0;
+    std::vector<std::function<void()>> at_wait;  ///< what the wait itself does
+
+    bool done() const { return !unread && !unwritten && at_wait.empty(); }
 };
 
 struct thread_t {
@@ -72,7 +75,6 @@ struct meeting_t {
     char const* what = nullptr;
     std::uint32_t mask = 0, arrived = 0;
     void* brought[32];
-    thread_t* thread[32];
 };
 
 struct warp_t {
@@ -146,15 +148,24 @@ void wake(thread_t& thread);
 /// With random timing: perhaps lets others run.
 void perhaps_yield();
 
-/// An operation on its way in the running thread's block. Those of one chain take effect in order; of several chains, and of none,
-/// in any. `possible`: not before.
-void start(void const* chain, std::function<void()> effect, std::function<bool()> possible = {});
-/// After something may have become possible.
-void settle();
+/// Operations on their way in the running thread's block, which take effect in order: those here, and others of the same chain.
+/// Those of several chains, or of none, in any order.
+void start(void const* chain, std::initializer_list<std::function<void()>> effects);
+inline void start(void const* chain, std::function<void()> effect) { start(chain, {std::move(effect)}); }
 /// Whether what operations on their way will write shall be NaN meanwhile.
 inline bool poisons() { return options().timing != timing_t::eager_k; }
 
+/// Lanes of the mask come with what they bring. True in the last one, which then works on what `brought` tells, and ends the meeting.
+bool come(std::uint32_t mask, char const* what, void* brought);
+void* const* brought();
+void end_meeting();
+
 /// Lanes of the mask meet; the last one runs `work` on what they brought, [lane] of which others are null.
-void meet(std::uint32_t mask, char const* what, void* brought, std::function<void(void* const*)> const& work);
+template <class work_t>
+void meet(std::uint32_t mask, char const* what, void* mine, work_t const& work) {
+    if (!come(mask, what, mine)) return;
+    work(brought());
+    end_meeting();
+}
 
 }  // namespace emulation

@@ -88,6 +88,7 @@ program_t::program_t(char const* text) {
         auto const found = table().find(statement.name);
         if (found == table().end()) fail("PTX that the emulator does not know: " + one);
         statement.handler = found->second;
+        statement.acquires = statement.name.rfind("ld.acquire", 0) == 0;
         std::string word;
         bool address = false;
         for (char c : one.substr(space) + " ") {
@@ -111,13 +112,13 @@ void run_ptx(program_t const& program, std::initializer_list<operand_t> operands
     for (auto const& statement : program.statements) {
         if (statement.predicate >= 0 && (frame.registers[statement.predicate] != 0) == statement.negated) continue;
         frame.statement = &statement;
-        if (statement.name.compare(0, 10, "ld.acquire") != 0) self().polls = 0;
+        if (!statement.acquires) self().polls = 0;
         statement.handler(frame);
     }
 }
 
 std::uint64_t frame_t::u64(std::size_t i) const {
-    reference_t const& r = statement->references.at(i);
+    reference_t const& r = at(i);
     switch (r.kind) {
     case reference_t::operand_k: {
         operand_t const& operand = operands[r.value];
@@ -142,7 +143,7 @@ std::uint64_t frame_t::u64(std::size_t i) const {
 }
 
 void frame_t::set(std::size_t i, std::uint64_t value) {
-    reference_t const& r = statement->references.at(i);
+    reference_t const& r = at(i);
     if (r.kind == reference_t::sink_k) return;
     if (r.kind == reference_t::register_k) registers[r.value] = value;
     else if (r.kind == reference_t::operand_k && operands[r.value].target)
@@ -151,7 +152,7 @@ void frame_t::set(std::size_t i, std::uint64_t value) {
 }
 
 void* frame_t::target_of(std::size_t i, std::size_t bytes) const {
-    reference_t const& r = statement->references.at(i);
+    reference_t const& r = at(i);
     if (r.kind != reference_t::operand_k || !operands[r.value].target || operands[r.value].size != bytes)
         fail(statement->name + " writes what is no output of its size");
     return operands[r.value].target;

@@ -47,6 +47,7 @@ struct statement_t {
     std::vector<reference_t> references;  ///< in the order of the text, brackets and braces left out
     int predicate = -1;                   ///< the register that guards it
     bool negated = false;
+    bool acquires = false;  ///< a load that may be looked at again and again
 };
 struct program_t {
     explicit program_t(char const* text);
