@@ -1,5 +1,4 @@
 // The sm100 engine's kernels, run by the emulator: no GPU at hand has their instructions.
-#include "cuda_sm100.cu"
 #include "engines.hpp"
 
 using namespace scaling_contrasts;

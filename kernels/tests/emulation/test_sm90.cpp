@@ -1,6 +1,4 @@
 // The sm90 engine's kernels, run by the emulator.
-#include "cuda_sm90.cu"
-#include "cuda_sm90_two_set.cu"
 #include "engines.hpp"
 
 using namespace scaling_contrasts;

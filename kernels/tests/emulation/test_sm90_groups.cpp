@@ -1,5 +1,5 @@
 // The sm90 engine's one_set_info_nce, run by the emulator.
-#include "cuda_sm90_groups.cu"
+#include "cuda_sm90.cuh"
 #include "engines.hpp"
 
 using namespace scaling_contrasts;
