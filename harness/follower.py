@@ -9,159 +9,120 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness import channel, launch, rendezvous, systems
+from harness import channel, launch, part, rendezvous, systems
 from harness.cases import ConfigurationError
 from harness.configuration import Configuration
-from harness.events import Events
-from harness.launch import Outcome
 from harness.nodes import Place, endpoint
 from harness.rendezvous import Refused, Unreachable
 from harness.roster import BEAT_SECONDS
-from harness.share import Share
 
 _RETRY_SECONDS = 0.5
 _IDLE_SECONDS, _BUSY_SECONDS = 0.1, 0.5  # between two looks at the store: seldom while something is measured
 
 
-class _Cut(Exception):
-    """Ends this node's part of a launch."""
+class Follower:
+    """This node of `place`. `hello` is what it says of itself; `folder` is for work, emptied and removed."""
 
+    def __init__(
+        self,
+        place: Place,
+        token: bytes,
+        token_file: Path,
+        hello: Mapping[str, Any],
+        chosen: Configuration,
+        folder: Path,
+        say: Callable[[str], None],
+        check: Callable[[], None],
+    ) -> None:
+        self._place, self._token, self._token_file, self._hello = place, token, token_file, hello
+        self._folder, self._say, self._check = folder, say, check
+        self._wait_seconds, self._binary = chosen.launch["wait_seconds"], chosen.path("binary")
+        self._registry = systems.load(chosen.path("registry"))
 
-def follow(
-    place: Place,
-    token: bytes,
-    token_file: Path,
-    hello: Mapping[str, Any],
-    chosen: Configuration,
-    folder: Path,
-    say: Callable[[str], None],
-    check: Callable[[], None],
-) -> int:
-    """Serve node 0 to the run's end and return its exit status. `folder` is for work, emptied and removed.
+    def follow(self) -> int:
+        """Serve node 0 to the run's end and return its exit status.
 
-    A lost node 0 is looked for again for `launch.wait_seconds`. Raises ConfigurationError when this node is refused or
-    node 0 does not (re)appear, KeyboardInterrupt when `check` does.
-    """
-    for pid in launch.marked_processes(folder):
-        launch.kill(pid)  # left by a node that was killed
-    try:
-        return _follow(place, token, token_file, hello, chosen, folder, say, check)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _follow(
-    place: Place,
-    token: bytes,
-    token_file: Path,
-    hello: Mapping[str, Any],
-    chosen: Configuration,
-    folder: Path,
-    say: Callable[[str], None],
-    check: Callable[[], None],
-) -> int:
-    while True:
-        link = _Link(*_join(place, token, hello, chosen.launch["wait_seconds"], say, check), token)
-        say(f"node {link.rank} of {place.nodes}, led by {endpoint(link.leader, place.port)}")
+        A lost node 0 is looked for again for `launch.wait_seconds`. Raises ConfigurationError when this node is refused
+        or node 0 does not (re)appear, KeyboardInterrupt when `check` does.
+        """
+        for pid in launch.marked_processes(self._folder):
+            launch.kill(pid)  # left by a node that was killed
         try:
-            status = _serve(link, place, token_file, chosen, folder, say, check)
+            while True:
+                status = self._visit()
+                if status is not None:
+                    return status
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _visit(self) -> int | None:
+        """From joining node 0 to its end: its exit status, or None when it is lost."""
+        link = _Link(*self._join(), self._token)
+        self._say(f"node {link.rank} of {self._place.nodes}, led by {endpoint(link.leader, self._place.port)}")
+        try:
+            status = self._serve(link)
         except KeyboardInterrupt:
             link.leave(interrupted=True)
             raise
-        if status is not None:
-            link.leave()
-            return status
-        say(f"lost node 0: no sign of life for {link.lost_seconds:g} s; looking for it again")
-        link.close()
-
-
-def _join(
-    place: Place,
-    token: bytes,
-    hello: Mapping[str, Any],
-    wait_seconds: float,
-    say: Callable[[str], None],
-    check: Callable[[], None],
-) -> tuple[dict[str, Any], str, str]:
-    end, said = time.monotonic() + wait_seconds, ""
-    while True:
-        check()
-        try:
-            return rendezvous.join(place.address, place.port, token, hello)
-        except Unreachable as problem:
-            why = str(problem)
-        except Refused as problem:
-            if not problem.again:
-                raise ConfigurationError(f"refused by node 0: {problem.reason}") from None
-            why = problem.reason
-        if time.monotonic() > end:
-            raise ConfigurationError(f"{why}; gave up after {wait_seconds:g} s")
-        if why != said:
-            say(f"{why}; trying for {wait_seconds:g} s")
-            said = why
-        time.sleep(_RETRY_SECONDS)
-
-
-def _serve(
-    link: _Link,
-    place: Place,
-    token_file: Path,
-    chosen: Configuration,
-    folder: Path,
-    say: Callable[[str], None],
-    check: Callable[[], None],
-) -> int | None:
-    """Launch after launch. Returns node 0's exit status, or None when node 0 is lost."""
-    registry = systems.load(chosen.path("registry"))
-    while True:
-        check()
-        if link.lost():
-            return None
-        state, job = link.state, link.job
-        if state.get("end") is not None:
-            if state.get("why"):
-                say(f"node 0 ended: {state['why']}")
-            return int(state["end"])
-        if job is None:
-            link.changed.wait(_IDLE_SECONDS)
-            link.changed.clear()
-            continue
-        if job["keys"].get(str(link.rank), link.key) != link.key:
-            raise ConfigurationError(f"another node has taken the number {link.rank}")
-        if str(link.rank) in job["keys"]:
-            case = job["case"]
-            share = Share(
-                link.rank, case["nodes"], link.leader, job["port"], link.own, channel.interface_of(link.own), token_file
-            )
-            outcome = _part(link, registry[job["system"]], job, folder, chosen.path("binary"), share, check)
-            title = f"{case['system']}:{case['variant']} {case['loss']} R={case['rows']} {case['state']}"
-            say(f"{', '.join(case['actions'])} {title}: {outcome.status} {outcome.reason}".rstrip())
-            note = {"node": link.rank, "status": outcome.status, "reason": outcome.reason, "seconds": outcome.seconds}
-            link.done(note, folder)
+        if status is None:
+            self._say(f"lost node 0: no sign of life for {link.lost_seconds:g} s; looking for it again")
+            link.close()
         else:
-            link.done(None, folder)
+            link.leave()
+        return status
 
+    def _join(self) -> tuple[dict[str, Any], str, str]:
+        end, said = time.monotonic() + self._wait_seconds, ""
+        while True:
+            self._check()
+            try:
+                return rendezvous.join(self._place.address, self._place.port, self._token, self._hello)
+            except Unreachable as problem:
+                why = str(problem)
+            except Refused as problem:
+                if not problem.again:
+                    raise ConfigurationError(f"refused by node 0: {problem.reason}") from None
+                why = problem.reason
+            if time.monotonic() > end:
+                raise ConfigurationError(f"{why}; gave up after {self._wait_seconds:g} s")
+            if why != said:
+                self._say(f"{why}; trying for {self._wait_seconds:g} s")
+                said = why
+            time.sleep(_RETRY_SECONDS)
 
-def _part(
-    link: _Link,
-    system: Any,
-    job: Mapping[str, Any],
-    folder: Path,
-    binary: Path,
-    share: Share,
-    check: Callable[[], None],
-) -> Outcome:
-    number, start = link.number, time.monotonic()
+    def _serve(self, link: _Link) -> int | None:
+        """Launch after launch. Returns node 0's exit status, or None when node 0 is lost."""
+        while True:
+            self._check()
+            if link.lost():
+                return None
+            state, job = link.state, link.job
+            if state.get("end") is not None:
+                if state.get("why"):
+                    self._say(f"node 0 ended: {state['why']}")
+                return int(state["end"])
+            if job is None:
+                link.changed.wait(_IDLE_SECONDS)
+                link.changed.clear()
+                continue
+            if job["keys"].get(str(link.rank), link.key) != link.key:
+                raise ConfigurationError(f"another node has taken the number {link.rank}")
+            link.done(self._part(link, job) if str(link.rank) in job["keys"] else None, self._folder)
 
-    def look() -> None:
-        check()
-        if link.lost() or link.state.get("over", 0) >= number or link.state.get("end") is not None:
-            raise _Cut
+    def _part(self, link: _Link, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Run this node's part of a launch: the note that goes with its results."""
+        number, case, system = link.number, job["case"], self._registry[job["system"]]
 
-    try:
-        return launch.launch(system, job["case"], folder, binary, job["grace_seconds"], look, share)
-    except _Cut:
-        return Outcome("cut", "", Events.read(folder), time.monotonic() - start)
+        def look() -> None:
+            self._check()
+            if link.lost() or link.state.get("over", 0) >= number or link.state.get("end") is not None:
+                raise part.Cut
+
+        addresses = link.leader, link.own
+        outcome = part.run(link.rank, job, system, addresses, self._folder, self._binary, self._token_file, look)
+        title = f"{case['system']}:{case['variant']} {case['loss']} R={case['rows']} {case['state']}"
+        self._say(f"{', '.join(case['actions'])} {title}: {outcome.status} {outcome.reason}".rstrip())
+        return {"node": link.rank, "status": outcome.status, "reason": outcome.reason, "seconds": outcome.seconds}
 
 
 class _Link:

@@ -12,14 +12,11 @@ from typing import Any
 from harness.channel import Channel
 from harness.events import Events
 from harness.launch import Outcome
+from harness.part import Cut
 from harness.roster import Member, Roster
 
 _GATHER_SECONDS = 30.0  # for results to arrive after the deadline of a launch
 _MUTE = re.compile(r"killed by|exit status \d+, no last line|cannot start")  # how launch.py says that nobody told why
-
-
-class Cut(Exception):
-    """Ends this node's part of a launch that has failed elsewhere."""
 
 
 class Gathering:

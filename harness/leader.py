@@ -9,14 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from harness import channel, launch, rendezvous
+from harness import channel, part, rendezvous
 from harness.cases import ConfigurationError
-from harness.events import Events
-from harness.gathering import Cut, Gathering
+from harness.gathering import Gathering
 from harness.launch import Outcome
 from harness.nodes import Place, endpoint
 from harness.roster import BEAT_SECONDS, LOOK_SECONDS, Roster
-from harness.share import Share
 from harness.systems import System
 
 _FAREWELL_SECONDS = 3.0
@@ -141,32 +139,14 @@ class Leader:
         self._tell(launch=number)
         gathering = Gathering(self.roster, self._channel, number, members, case, folder, grace_seconds, check_interrupt)
         try:
-            outcome = self._own_part(system, case, folder, binary, grace_seconds, port, gathering)
+            here = self._address, self._address
+            outcome = part.run(0, job, system, here, folder, binary, self._token_file, gathering.check)
             gathering.wait(outcome, lambda: self._tell(over=number))
         finally:
             self._tell(over=number)
             self._channel.delete(f"launch/{number}")
             del store
         return gathering.merge(outcome)
-
-    def _own_part(
-        self,
-        system: System,
-        case: Mapping[str, Any],
-        folder: Path,
-        binary: Path,
-        grace: float,
-        port: int,
-        gathering: Gathering,
-    ) -> Outcome:
-        share = Share(
-            0, case["nodes"], self._address, port, self._address, channel.interface_of(self._address), self._token_file
-        )
-        start = time.monotonic()
-        try:
-            return launch.launch(system, case, folder, binary, grace, gathering.check, share)
-        except Cut:
-            return Outcome("cut", "", Events.read(folder), time.monotonic() - start)
 
     # the store
 

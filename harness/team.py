@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness import channel, identity, lock, nodes, rendezvous
 from harness.configuration import Configuration
-from harness.follower import follow
+from harness.follower import Follower
 from harness.interrupt import Interrupt
 from harness.leader import Leader, Stopped
 from harness.machine import Machine
@@ -47,7 +47,8 @@ def run(
                     Leader(place, listener, secret, hello, settings, token_file, screen.say), interrupt, measure
                 )
             work = _folder(chosen) / "node"
-            status = follow(place, secret, token_file, hello, chosen, work, screen.say, interrupt.check)
+            own = Follower(place, secret, token_file, hello, chosen, work, screen.say, interrupt.check)
+            status = own.follow()
             screen.say(f"node 0 ended with status {status}; the rows are there")
             only = settings["follower_status"]
             return only if only is not None and status in (0, 1) else status
