@@ -37,7 +37,7 @@ _LIFT = 512.0  # more than any embedding is below zero, so the ReLU lets everyth
 
 def identity_tower(dims: int, device: torch.device) -> nn.Module:
     """Linear, ReLU, Linear of width `dims`, float32, that returns integers within +-254 unchanged."""
-    tower = nn.Sequential(nn.Linear(dims, dims), nn.ReLU(), nn.Linear(dims, dims)).to(device)
+    tower = nn.Sequential(nn.Linear(dims, dims, device=device), nn.ReLU(), nn.Linear(dims, dims, device=device))
     with torch.no_grad():
         for layer, lift in ((tower[0], _LIFT), (tower[2], -_LIFT)):
             nn.init.eye_(layer.weight)

@@ -58,7 +58,7 @@ int main() {
         check(4e-3, make_problem(form, distinct_k, 65, {65}, {64}, 64));  // no positives: all is zero
         // superblocks of 256 x 256, on the diagonal and off it, more of them than the ring holds
         check(3e-3, make_problem(form, form == nt_xent_k ? fours_k : pairs_k, 520, {516}, {64}, 64), 256);
-        check(3e-3, make_problem(form, mixed_k, 200, {200, 1, 130}, {64}, 64));  // several devices
+        check(3e-3, make_problem(form, mixed_k, 200, {200, 1, 0, 130}, {64}, 64));  // several devices
         problem = make_problem(form, mixed_k, 300, {300}, {64}, 64);
         problem.forward_only = true;
         check(0, problem);
