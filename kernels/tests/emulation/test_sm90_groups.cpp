@@ -1,5 +1,4 @@
 // The sm90 engine's one_set_info_nce, run by the emulator.
-#include "cuda_sm90.cuh"
 #include "engines.hpp"
 
 using namespace scaling_contrasts;
@@ -23,7 +22,7 @@ void check(double limit, problem_t const& problem, int side_limit = 0,
         emulation::options().timing = timing;
         std::string const name = std::string("sm90, ") + emulated::name_of(timing);
         try {
-            auto const got = emulated::run(problem, data, bench::make_sm90_groups_step, side_limit);
+            auto const got = emulated::run(problem, data, bench::make_sm90_step, side_limit);
             if (problem.forward_only)
                 testing::expect_below(std::abs(got.scalars.loss - want.scalars.loss), 1e-5 * want.scalars.loss + 1e-9,
                                       fixture::describe(problem, name) + ": loss alone");
