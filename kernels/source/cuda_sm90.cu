@@ -5,6 +5,25 @@
 namespace scaling_contrasts::bench {
 namespace {
 
+struct schedule_t {
+    char const* name;
+    int cluster, taker;
+    bool fp16;
+};
+/// Pairs and squares are clusters; ahead: the next item is taken while the one before is loaded.
+constexpr schedule_t schedules_k[] = {
+    {"default", 1, 0, false},       {"taker", 1, 1, false},       {"taker_ahead", 1, 2, false},
+    {"pairs", 2, 1, false},         {"pairs_ahead", 2, 2, false}, {"squares", 4, 1, false},
+    {"squares_ahead", 4, 2, false}, {"fp16", 1, 0, true},         {"fp16_pairs", 2, 1, true},
+};
+
+sm90_tuning_t tuning_of(std::string const& schedule) {
+    sm90_tuning_t tuning;
+    for (auto const& each : schedules_k)
+        if (schedule == each.name) tuning.cluster = each.cluster, tuning.taker = each.taker, tuning.fp16 = each.fp16;
+    return tuning;
+}
+
 class sm90_step_t final : public gpu::device_step_t {
   public:
     explicit sm90_step_t(step_inputs_t const& in)
@@ -14,8 +33,10 @@ class sm90_step_t final : public gpu::device_step_t {
           scale_(in.scale),
           bias_(in.bias),
           out_(in.out),
-          scratch_(in.ledger, static_cast<std::int64_t>(sm90_engine_t::scratch_bytes(gpu_problem(problem_, device_)))) {
-        require(engine_.construct(gpu_problem(problem_, device_), scratch_.data()));
+          tuning_(tuning_of(in.schedule)),
+          scratch_(in.ledger,
+                   static_cast<std::int64_t>(sm90_engine_t::scratch_bytes(gpu_problem(problem_, device_), tuning_))) {
+        require(engine_.construct(gpu_problem(problem_, device_), scratch_.data(), tuning_));
     }
     void begin(cudaStream_t stream) override {
         require(engine_.begin(set_.embeddings, set_.labels, device_ * problem_.rows, scale_, bias_, stream));
@@ -35,6 +56,7 @@ class sm90_step_t final : public gpu::device_step_t {
     gpu::set_t set_;
     float const *scale_, *bias_;
     double* out_;
+    sm90_tuning_t tuning_;
     gpu::buffer_t<std::byte> scratch_;
     sm90_engine_t engine_;
 };
@@ -42,6 +64,12 @@ class sm90_step_t final : public gpu::device_step_t {
 }  // namespace
 
 bool sm90_built() { return true; }
+
+std::vector<std::string> sm90_schedules() {
+    std::vector<std::string> names;
+    for (auto const& each : schedules_k) names.emplace_back(each.name);
+    return names;
+}
 
 std::string sm90_unsupported(problem_t const& problem) {
     if (problem.pairs_once && problem.world_size > 1)

@@ -298,16 +298,15 @@ class run_t {
         return seconds;
     }
 
-    /// Best of a few blocks, after a short warm-up: enough to see shares.
+    /// Best of a few blocks of about 50 ms, after a short warm-up: enough to see shares. A GPU's step returns once it is queued, so
+    /// that how many steps a block has must come from the one before.
     double step_seconds(backend_t& backend) const {
         double best = 1e300;
+        int steps = 2;
         for (int block = 0; block < 6; ++block) {  // the first warms up
-            double const begin = seconds_now();
-            int steps = 0;
-            do backend.step(), ++steps;
-            while (steps < 5 || (seconds_now() - begin < 0.05 && steps < 100));
-            backend.synchronize();
-            if (block > 0) best = std::min(best, (seconds_now() - begin) / steps);
+            double const seconds = warm_block(backend, steps) / steps;
+            if (block > 0) best = std::min(best, seconds);
+            steps = static_cast<int>(std::clamp(0.05 / seconds, 5.0, 100.0));
         }
         return best;
     }

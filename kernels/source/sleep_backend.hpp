@@ -1,5 +1,6 @@
 // A system whose step sleeps a known time and holds a known number of bytes: proof that the protocol reads both right.
-// `--system sleep --options sleep_seconds=0.01,allocate_bytes=1048576`
+// `--system sleep --options sleep_seconds=0.01,allocate_bytes=1048576`; with queued=1 steps return at once, as a GPU's do, and are
+// waited for. Its bias gradient is the number of steps.
 #pragma once
 #include <chrono>
 #include <cstdlib>
@@ -16,17 +17,20 @@ class sleep_backend_t final : public backend_t {
     sleep_backend_t(problem_t const& problem, run_options_t const& options)
         : dims_(static_cast<std::size_t>(problem.dims)),
           seconds_(option(options, "sleep_seconds")),
-          bytes_(static_cast<std::size_t>(option(options, "allocate_bytes"))) {
+          bytes_(static_cast<std::size_t>(option(options, "allocate_bytes"))),
+          queued_(option(options, "queued") > 0) {
         memory_counter().reset_peak();
     }
     void build() override {}
     void step() override {
-        auto const begin = std::chrono::steady_clock::now();
-        buffer_t<std::byte> const held(bytes_);  // touching it takes part of the time
-        std::this_thread::sleep_until(begin + std::chrono::duration<double>(seconds_));
+        ++steps_;
+        if (queued_) ++waiting_;
+        else sleep();
     }
-    void synchronize() override {}
-    scalars_t scalars() override { return {}; }
+    void synchronize() override {
+        for (; waiting_ > 0; --waiting_) sleep();
+    }
+    scalars_t scalars() override { return {0, 0, static_cast<double>(steps_)}; }
     void gradient_rows(int, std::span<std::int64_t const> rows, float* out) override {
         std::fill(out, out + rows.size() * dims_, 0.0f);
     }
@@ -39,6 +43,11 @@ class sleep_backend_t final : public backend_t {
     std::string engine() const override { return "sleep"; }
 
   private:
+    void sleep() const {
+        auto const begin = std::chrono::steady_clock::now();
+        buffer_t<std::byte> const held(bytes_);  // touching it takes part of the time
+        std::this_thread::sleep_until(begin + std::chrono::duration<double>(seconds_));
+    }
     static double option(run_options_t const& options, char const* name) {
         auto const found = options.options.find(name);
         return found == options.options.end() ? 0 : std::atof(found->second.c_str());
@@ -47,6 +56,8 @@ class sleep_backend_t final : public backend_t {
     std::size_t dims_;
     double seconds_;
     std::size_t bytes_;
+    bool queued_;
+    std::int64_t steps_ = 0, waiting_ = 0;
 };
 
 }  // namespace scaling_contrasts::bench

@@ -1,10 +1,10 @@
 """Times the sm90 engine's step beside two plain cuBLAS products (X X^T, then G X) of the same shape, in one run.
 
-    python3 sm90_bench.py ENGINE [--rows R ...] [--config wide,ring,lag,interleave ...] [--t T] [--rounds N] [--stages]
-                         [--foreign]
+    python3 sm90_bench.py ENGINE [--rows R ...] [--config wide,ring,lag,interleave[,cluster[,taker[,fp16]]] ...]
+                         [--t T ...] [--rounds N] [--stages] [--foreign]
 
 Everything is replayed from CUDA graphs, interleaved. Prints the least and the median of each in ms, and the ratio of
-the least times to the products'.
+the least times to the products'. A configuration is the engine's sm90_tuning_t; 0,0,0,0 is its own choice by size.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import torch
 from sm90_timing import clocks_of, graph_of, pointer, print_stage, sample
 
 DIMS = 1024
+CONFIG = (0, 0, 0, 0, 1, 0, 0)  # wide, ring, lag, interleave, cluster, taker, fp16: what is not given
 STAGES = (
     "item wait",
     "score: products",
@@ -75,11 +76,12 @@ class Problem:
 
     def step(self, lib, config, foreign=False):
         """`(work(stream, stages), scratch bytes)` of the engine with one configuration."""
-        numbers = [int(i) for i in config.split(",")]
+        given = [int(i) for i in config.split(",")]
+        tuning = (ctypes.c_int * len(CONFIG))(*given, *CONFIG[len(given) :])
         candidates = self.rows if foreign else 0
-        need = lib.bench_scratch(self.rows, candidates, *numbers)
+        need = lib.bench_scratch(self.rows, candidates, tuning)
         self.scratch.append(torch.full((need,), 255, dtype=torch.uint8, device="cuda"))
-        handle = lib.bench_open(self.rows, candidates, *numbers, pointer(self.scratch[-1]))
+        handle = lib.bench_open(self.rows, candidates, tuning, pointer(self.scratch[-1]))
         assert handle, config
         buffers = [pointer(b) for b in (self.x, self.labels, self.tb, self.gradient, self.scalars)]
 
@@ -95,9 +97,9 @@ def parts_of(work, config):
     return {f"{name} {config}": graph_of(lambda stream, bits=bits: work(stream, bits)) for name, bits in PARTS}
 
 
-def measure(lib, rows, args):
-    """Build all graphs of one R, replay them interleaved, print."""
-    problem = Problem(rows, args.t)
+def measure(lib, rows, t, args):
+    """Build all graphs of one R and scale, replay them interleaved, print."""
+    problem = Problem(rows, t)
     graphs = {"cublas": problem.products()} if rows <= 65536 else {}
     for config in args.config:
         work, need = problem.step(lib, config)
@@ -117,7 +119,7 @@ def measure(lib, rows, args):
     for name, values in times.items():
         least, median = min(values), sorted(values)[len(values) // 2]
         rate = 4 * rows * rows * DIMS / least / 1e9
-        what = f"R={rows} t={args.t:g} {name:28s} min {least:.4f} median {median:.4f} ms"
+        what = f"R={rows} t={t:g} {name:28s} min {least:.4f} median {median:.4f} ms"
         print(f"{what}  / cuBLAS {least / base:.3f}  4RRD {rate:.0f} TF/s", flush=True)
     for name, graph in graphs.items():
         if "MiB" in name:
@@ -133,7 +135,7 @@ def main():
     parser.add_argument("engine", help="shared object of sm90_library.cu")
     parser.add_argument("--rows", type=int, nargs="+", default=[16384])
     parser.add_argument("--config", nargs="+", default=["0,0,0,0"])
-    parser.add_argument("--t", type=float, default=10.0)
+    parser.add_argument("--t", type=float, nargs="+", default=[10.0])
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--stages", action="store_true")
     parser.add_argument("--foreign", action="store_true", help="also a block of as many foreign rows, scored once")
@@ -142,8 +144,9 @@ def main():
     lib.bench_scratch.restype = ctypes.c_size_t
     lib.bench_open.restype = ctypes.c_void_p
     for rows in args.rows:
-        measure(lib, rows, args)
-        torch.cuda.empty_cache()
+        for t in args.t:
+            measure(lib, rows, t, args)
+            torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

@@ -29,14 +29,19 @@ gpu_problem_t article(int rows, int candidates) {
 }  // namespace
 
 extern "C" {
+/// What bench.py's --config gives, in its order.
+struct bench_tuning_t {
+    int wide, ring, lag, interleave, cluster, taker, fp16;
+    operator sm90_tuning_t() const { return {wide, ring, lag, interleave != 0, false, cluster, taker, fp16 != 0}; }
+};
 /// `candidates`: rows of a foreign block, 0 where there is none.
-size_t bench_scratch(int rows, int candidates, int wide, int ring, int lag, int interleave) {
-    return sm90_engine_t::scratch_bytes(article(rows, candidates), {wide, ring, lag, interleave != 0, false});
+size_t bench_scratch(int rows, int candidates, bench_tuning_t const* tuning) {
+    return sm90_engine_t::scratch_bytes(article(rows, candidates), *tuning);
 }
-void* bench_open(int rows, int candidates, int wide, int ring, int lag, int interleave, void* scratch) {
+void* bench_open(int rows, int candidates, bench_tuning_t const* tuning, void* scratch) {
     auto b = std::make_unique<bench_t>();
     b->problem = article(rows, candidates);
-    if (report(b->engine.construct(b->problem, scratch, {wide, ring, lag, interleave != 0, false}))) return nullptr;
+    if (report(b->engine.construct(b->problem, scratch, *tuning))) return nullptr;
     return b.release();
 }
 void bench_close(void* b) { delete static_cast<bench_t*>(b); }

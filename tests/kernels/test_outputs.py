@@ -117,3 +117,10 @@ def test_profile(tmp_path):
     assert text.returncode == 0
     for word in ("step", "forward", "backward", *event["stages"]):
         assert word in text.stdout
+
+
+def test_profile_of_steps_that_are_queued_takes_few_of_them():
+    """A GPU's step returns at once, so that the clock says nothing of it before it is waited for."""
+    text = run("--profile", "--system", "sleep", "--options", "sleep_seconds=0.05,queued=1")
+    assert text.returncode == 0
+    assert "db 28" in text.stdout, text.stdout  # the sleeper's db counts: the first, 2 to warm up, then 5 blocks of 5

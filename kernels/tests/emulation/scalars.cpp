@@ -78,6 +78,11 @@ void add_scalars(table_t& table) {
     table["tanh.approx.f32"] = [](frame_t& f) { f.set(0, std::tanh(f.f32(1))); };
     add_pairs<from_bf16_bits, to_bf16>(table, "bf16x2");
     add_pairs<from_fp16, to_fp16>(table, "f16x2");
+    table["cvt.rn.satfinite.f16x2.f32"] = [](frame_t& f) {
+        auto const to = [](float value) { return to_fp16(std::fmin(std::fmax(value, -65504.0f), 65504.0f)); };
+        f.set(0, std::uint64_t(to(f.f32(1)) << 16 | to(f.f32(2))));
+    };
+    table["cvt.f32.f16"] = [](frame_t& f) { f.set(0, from_fp16(f.u32(1) & 0xffff)); };
     // elect.sync d|p, mask: the same lane every time; d is its number
     table["elect.sync"] = [](frame_t& f) {
         auto const mask = f.u32(f.count() - 1);

@@ -45,6 +45,31 @@ __device__ __forceinline__ uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
     asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
 }
+
+/// The same of fp16; what is too large becomes the largest number.
+__device__ __forceinline__ uint32_t pack_fp16(float lo, float hi) {
+    uint32_t r;
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    return r;
+}
+__device__ __forceinline__ float from_fp16(uint16_t v) {
+    float r;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v));
+    return r;
+}
+
+/// The two 16-bit types that products take, two in a register.
+struct bf16_pair_t {
+    static __device__ __forceinline__ uint32_t pack(float lo, float hi) { return pack_bf16(lo, hi); }
+    static __device__ __forceinline__ float lo(uint32_t v) { return lo_bf16(v); }
+    static __device__ __forceinline__ float hi(uint32_t v) { return hi_bf16(v); }
+};
+struct fp16_pair_t {
+    static __device__ __forceinline__ uint32_t pack(float lo, float hi) { return pack_fp16(lo, hi); }
+    static __device__ __forceinline__ float lo(uint32_t v) { return from_fp16(uint16_t(v)); }
+    static __device__ __forceinline__ float hi(uint32_t v) { return from_fp16(uint16_t(v >> 16)); }
+};
+
 /// sum[0] += row r of a, sum[2] += row r + 8: a 16 x 16 bf16 tile times ones, in the accumulator layout of a warp.
 /// All four lanes that hold a row get its sum.
 __device__ __forceinline__ void add_rows(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3) {

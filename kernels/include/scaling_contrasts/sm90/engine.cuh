@@ -21,6 +21,9 @@ struct sm90_tuning_t {
     int lag = 1;              ///< superblocks that the gradient lags behind
     bool interleave = false;  ///< score and gradient items alternate
     bool general = false;     ///< take the general path for the article's ladder, too (tests)
+    int cluster = 1;          ///< CTAs that share operands: 1, 2 or 4; the article's ladder alone
+    int taker = 0;      ///< a warp takes items: 1 after the one before is loaded, 2 ahead; 0: only in clusters, like 1
+    bool fp16 = false;  ///< rows and weights as fp16, in scratch; the article's ladder alone, without a taker
 };
 
 class sm90_engine_t {
@@ -57,27 +60,22 @@ class sm90_engine_t {
         if (found != cudaDriverEntryPointSuccess)
             return {status_t::unsupported_k, "the driver has no cuTensorMapEncodeTiled"};
         encode_ = reinterpret_cast<decltype(encode_)>(function);
-        if (auto s = check(cudaFuncSetAttribute(sm90::step_kernel<true>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                shared_bytes(true)),
-                           "cudaFuncSetAttribute");
-            !s)
-            return s;
-        return check(cudaFuncSetAttribute(sm90::step_kernel<false>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                          shared_bytes(false)),
-                     "cudaFuncSetAttribute");
+        grid_ = sms_ * sm90::ctas_k;
+        return for_kind([&]<class kind_>(kind_) { return prepare_launch<kind_>(); });
     }
 
     /// Starts a step. `labels` may be null: every row its own group. `scale` and `bias` are read on the device, in every step.
     gpu_status_t begin(void const* embeddings, int32_t const* labels, int64_t first_row, float const* scale,
                        float const* bias, cudaStream_t stream) {
-        a_.x = static_cast<__nv_bfloat16 const*>(embeddings);
+        auto const* x = static_cast<__nv_bfloat16 const*>(embeddings);
+        a_.x = tuning_.fp16 ? row_y_ : x;
         a_.t = scale;
         a_.b = bias;
         a_.first_row = first_row;
         scored_ = false;
         if (auto s = map(row_maps_, a_.x, a_.row.live); !s) return s;
         flags_clean_ = a_.row.blocks > 0;
-        return prepare(a_.x, labels, a_.row.live, first_row, row_records_, a_.row.blocks, true, stream);
+        return prepare(x, labels, a_.row.live, first_row, row_records_, a_.row.blocks, true, stream);
     }
 
     /// Scores this GPU's rows against a block of candidates; `own`: the block is those rows. Own rows' gradients alone are summed.
@@ -88,7 +86,7 @@ class sm90_engine_t {
         sm90::maps_t maps = row_maps_;
         a.own = own;
         a.accumulate = scored_;
-        a.column_x = own ? a_.x : x;
+        a.column_x = own ? a_.x : tuning_.fp16 ? column_y_ : x;
         if (own) {
             a.column = a.row;
         } else {
@@ -96,7 +94,7 @@ class sm90_engine_t {
                 return {status_t::unsupported_k, "a block of candidates is larger than candidate_rows"};
             a.column = {column_records_, int((live + sm90::tile_k - 1) / sm90::tile_k), int(live)};
             if (live == 0) return {};
-            if (auto s = map(maps, x, live); !s) return s;
+            if (auto s = map(maps, a.column_x, live); !s) return s;
             maps.row = row_maps_.row;
             if (auto s = prepare(x, labels, live, first_row, column_records_, a.column.blocks, false, stream); !s)
                 return s;
@@ -114,11 +112,11 @@ class sm90_engine_t {
                 !s)
                 return s;
         flags_clean_ = false;
-        int const grid = sms_ * sm90::ctas_k;
-        if (fast_) sm90::step_kernel<true><<<grid, sm90::threads_k, shared_bytes(true), stream>>>(maps, a);
-        else sm90::step_kernel<false><<<grid, sm90::threads_k, shared_bytes(false), stream>>>(maps, a);
         scored_ = true;
-        return check(cudaGetLastError(), "step_kernel");
+        return for_kind([&]<class kind_>(kind_) {
+            launch_t<kind_> launch(grid_, stream);
+            return check(cudaLaunchKernelEx(&launch.config, sm90::step_kernel<kind_>, maps, a), "step_kernel");
+        });
     }
 
     /// Writes the gradient ([rows][dims], bf16 or fp32) and {loss, dL/dt, dL/db}: this GPU's part of the global mean.
@@ -150,7 +148,9 @@ class sm90_engine_t {
                                "cudaMemsetAsync");
                 !s)
                 return s;
-        sm90::finish_kernel<<<dim3(a.row.blocks, a.programs * 2), sm90::finish_threads_k, 0, stream>>>(a);
+        dim3 const grid(a.row.blocks, a.programs * 2);
+        if (tuning_.fp16) sm90::finish_kernel<ptx::fp16_pair_t><<<grid, sm90::finish_threads_k, 0, stream>>>(a);
+        else sm90::finish_kernel<ptx::bf16_pair_t><<<grid, sm90::finish_threads_k, 0, stream>>>(a);
         return check(cudaGetLastError(), "finish_kernel");
     }
 
@@ -160,8 +160,56 @@ class sm90_engine_t {
         return {error == cudaErrorMemoryAllocation ? status_t::out_of_memory_k : status_t::crashed_k,
                 std::string(what) + ": " + cudaGetErrorString(error)};
     }
-    static int shared_bytes(bool fast) {
-        return int(fast ? sizeof(sm90::shared_t<true>) : sizeof(sm90::shared_t<false>)) + 1024;
+    /// Calls `work` with the kind of step kernel that solves the problem.
+    template <class work_at>
+    gpu_status_t for_kind(work_at const& work) const {
+        if (!fast_) return work(sm90::general_t{});
+        if (tuning_.fp16 && tuning_.cluster == 2) return work(sm90::article_t<2, 1, true, true>{});
+        if (tuning_.fp16) return work(sm90::article_t<1, 1, false, true>{});
+        if (tuning_.cluster == 4) return work(sm90::article_t<2, 2, true>{});
+        if (tuning_.cluster == 2) return work(sm90::article_t<2, 1, true>{});
+        if (tuning_.taker) return work(sm90::article_t<1, 1, true>{});
+        return work(sm90::article_t<1, 1, false>{});
+    }
+    /// How the step kernel is launched. The CTAs of a cluster go to different SMs: on one SM they would work in step.
+    template <class kind_>
+    struct launch_t {
+        cudaLaunchConfig_t config = {};
+        cudaLaunchAttribute attributes[2] = {};
+        launch_t(int grid, cudaStream_t stream) {
+            config.gridDim = dim3(unsigned(grid));
+            config.blockDim = dim3(sm90::threads_k);
+            config.dynamicSmemBytes = sizeof(sm90::shared_t<kind_>) + 1024;
+            config.stream = stream;
+            if (kind_::ctas == 1) return;
+            attributes[0].id = cudaLaunchAttributeClusterDimension;
+            attributes[0].val.clusterDim.x = unsigned(kind_::ctas);
+            attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+            attributes[1].id = cudaLaunchAttributeClusterSchedulingPolicyPreference;
+            attributes[1].val.clusterSchedulingPolicyPreference = cudaClusterSchedulingPolicySpread;
+            config.attrs = attributes;
+            config.numAttrs = 2;
+        }
+        launch_t(launch_t const&) = delete;
+    };
+    /// Once a kernel and device: the shared memory it takes, and how many clusters fit at a time.
+    template <class kind_>
+    gpu_status_t prepare_launch() {
+        launch_t<kind_> launch(sms_ * sm90::ctas_k / kind_::ctas * kind_::ctas, nullptr);
+        if (auto s = check(cudaFuncSetAttribute(sm90::step_kernel<kind_>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                int(launch.config.dynamicSmemBytes)),
+                           "cudaFuncSetAttribute");
+            !s)
+            return s;
+        if (kind_::ctas == 1) return {};
+        int clusters = 0;
+        if (auto s = check(cudaOccupancyMaxActiveClusters(&clusters, sm90::step_kernel<kind_>, &launch.config),
+                           "cudaOccupancyMaxActiveClusters");
+            !s)
+            return s;
+        if (clusters == 0) return {status_t::unsupported_k, "no cluster of this size fits on the device"};
+        grid_ = clusters * kind_::ctas;
+        return {};
     }
 
     /// Everything that depends on the problem alone.
@@ -203,11 +251,19 @@ class sm90_engine_t {
         }
         if (!(p.prefix_weights[0] > 0)) return refuse("the first prefix needs a positive weight");
         fast_ = article && uniform && !tuning.general;
-        for (int band = 0; band < a_.prefixes; ++band)
-            for (int column = band ? int(p.prefixes[band - 1]) : 0; column < int(p.prefixes[band]);
-                 column += sm90::piece_k)
-                a_.program[a_.programs++] = {int16_t(band), int16_t(column),
-                                             int16_t(std::min(sm90::piece_k, int(p.prefixes[band]) - column))};
+        if (tuning.cluster != 1 && tuning.cluster != 2 && tuning.cluster != 4)
+            return refuse("clusters are of 1, 2 or 4 CTAs");
+        if ((tuning.cluster > 1 || tuning.taker) && !fast_) return refuse("clusters are for the article's ladder");
+        if (tuning.fp16 && !fast_) return refuse("fp16 weights are for the article's ladder");
+        if (tuning.fp16 && (tuning.cluster > 2 || (tuning.cluster == 1 && tuning.taker)))
+            return refuse("fp16 weights run without a taker, or in clusters of 2");
+        for (int band = 0; band < a_.prefixes; ++band) {
+            int const begin = band ? int(p.prefixes[band - 1]) : 0, end = int(p.prefixes[band]);
+            // a cluster of four takes programs by twos
+            int const piece = tuning.cluster == 4 && end - begin == sm90::piece_k ? sm90::piece_k / 2 : sm90::piece_k;
+            for (int column = begin; column < end; column += piece)
+                a_.program[a_.programs++] = {int16_t(band), int16_t(column), int16_t(std::min(piece, end - column))};
+        }
         a_.rows_everywhere = double(p.total_live);
         a_.self_pairs = p.self_pairs;
         a_.fp32_gradients = p.fp32_gradients;
@@ -218,6 +274,7 @@ class sm90_engine_t {
         a_.ring = tuning_.ring;
         a_.lag = tuning_.lag;
         a_.interleave = tuning_.interleave;
+        a_.ahead = tuning_.taker == 2;
         return {};
     }
     void plan_superblocks(sm90::params_t& a) const {
@@ -251,6 +308,12 @@ class sm90_engine_t {
         take(a_.residual_count, blocks * sm90::tile_k);
         take(a_.residuals, blocks * sm90::tile_k * (fast_ ? sm90::residuals_k : 0));
         take(a_.dx, blocks * a_.columns * sm90::tile_k);
+        if (tuning_.fp16) {
+            take(row_y_, blocks * sm90::tile_k * a_.dims);
+            take(column_y_, column_blocks * sm90::tile_k * a_.dims);
+            take(row_scale_, blocks * sm90::tile_k);
+            a_.row_scale = row_scale_;
+        }
         sm90::params_t own = a_, foreign = a_;
         own.own = true;
         own.column.blocks = own.row.blocks;
@@ -269,10 +332,11 @@ class sm90_engine_t {
 
     /// The boxes that rows are read in.
     gpu_status_t map(sm90::maps_t& out, __nv_bfloat16 const* x, int rows) const {
-        if (auto s = map(out.row, x, rows, 64, 1); !s) return s;
-        out.single = out.row;
-        if (auto s = map(out.column, x, rows, 128, 1); !s) return s;
-        return map(out.pair, x, rows, 64, 2);
+        uint32_t const high = tuning_.cluster > 1 ? 2 : 1, broad = tuning_.cluster > 2 ? 2 : 1;
+        if (auto s = map(out.row, x, rows, 64 / broad, 1); !s) return s;
+        if (auto s = map(out.single, x, rows, 64 / high, 1); !s) return s;
+        if (auto s = map(out.column, x, rows, 128 / high, 1); !s) return s;
+        return map(out.pair, x, rows, 64, 2 / high);
     }
     /// Boxes of `box_rows` rows x `box_chunks` chunks of 64 columns, chunk after chunk.
     gpu_status_t map(CUtensorMap& out, __nv_bfloat16 const* x, int rows, uint32_t box_rows, uint32_t box_chunks) const {
@@ -282,8 +346,9 @@ class sm90_engine_t {
         cuuint64_t const dims[3] = {flat ? cuuint64_t(a_.dims) : 64, cuuint64_t(rows), cuuint64_t(a_.dims / 64)},
                          strides[2] = {row_bytes, 128};
         cuuint32_t const box[3] = {64, box_rows, box_chunks}, unit[3] = {1, 1, 1};
-        CUresult const r = encode_(&out, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, flat ? 2 : 3, const_cast<__nv_bfloat16*>(x),
-                                   dims, strides, box, unit, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        auto const type = tuning_.fp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+        CUresult const r = encode_(&out, type, flat ? 2 : 3, const_cast<__nv_bfloat16*>(x), dims, strides, box, unit,
+                                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
         if (r != CUDA_SUCCESS)
             return {status_t::crashed_k, "cuTensorMapEncodeTiled: error " + std::to_string(int(r)) +
@@ -306,10 +371,14 @@ class sm90_engine_t {
                              own ? a_.residual_count : nullptr,
                              own ? a_.next_item : nullptr,
                              int64_t(flag_words_),
-                             own ? a_.finished : nullptr};
+                             own ? a_.finished : nullptr,
+                             reinterpret_cast<uint16_t*>(own ? row_y_ : column_y_),
+                             own ? row_scale_ : nullptr,
+                             a_.t};
         for (int i = 0; i < a_.prefixes; ++i) p.prefix[i] = int(problem_.prefixes[i]);
-        sm90::prepare_kernel<<<blocks*(sm90::tile_k / sm90::prepare_warps_k), sm90::prepare_warps_k * 32, 0, stream>>>(
-            p);
+        int const grid = blocks * (sm90::tile_k / sm90::prepare_warps_k), threads = sm90::prepare_warps_k * 32;
+        if (tuning_.fp16) sm90::prepare_kernel<true><<<grid, threads, 0, stream>>>(p);
+        else sm90::prepare_kernel<false><<<grid, threads, 0, stream>>>(p);
         return check(cudaGetLastError(), "prepare_kernel");
     }
 
@@ -317,8 +386,9 @@ class sm90_engine_t {
     sm90_tuning_t tuning_;
     sm90::params_t a_ = {};
     bool fast_ = false, scored_ = false, flags_clean_ = false;
-    int sms_ = 0;
-    float *row_records_ = nullptr, *column_records_ = nullptr;
+    int sms_ = 0, grid_ = 0;
+    float *row_records_ = nullptr, *column_records_ = nullptr, *row_scale_ = nullptr;
+    __nv_bfloat16 *row_y_ = nullptr, *column_y_ = nullptr;  // fp16 in fact
     size_t flag_words_ = 0;
     sm90::maps_t row_maps_ = {};
     decltype(&cuTensorMapEncodeTiled) encode_ = nullptr;

@@ -2,6 +2,8 @@
 //   dX_b(i) = 2 ln2 w / n * (sum_j W_b(i, j) X_j - T_b(i) X_i),   T_b(i) = sum_{p >= b} inv_p(i)^2 S_p(i),
 // and the three scalars. Grid: (row blocks, 2 programs); 128 threads hold half of what a consumer warpgroup did.
 #pragma once
+#include <type_traits>
+
 #include "scaling_contrasts/ptx/math.cuh"
 #include "scaling_contrasts/sm90/params.cuh"
 
@@ -15,6 +17,7 @@ __device__ __forceinline__ double sum_over_warp(double v) {
 
 constexpr int finish_threads_k = 128;
 
+template <class pair_>
 __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const __grid_constant__ a) {
     __shared__ float own[max_prefixes_k][tile_k / 2];  // T_b of this quarter's rows
     __shared__ residual_t residuals[tile_k / 2][residuals_k];
@@ -79,14 +82,17 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const
             for (int k = 0; k < 2; ++k) {
                 int const column = program.column + 8 * (j + k) + quad * 2;
                 uint32_t const x = live ? *reinterpret_cast<uint32_t const*>(a.x + at + column) : 0u;
-                float lo = (h ? v[k].z : v[k].x) - own[band][r] * ptx::lo_bf16(x),
-                      hi = (h ? v[k].w : v[k].y) - own[band][r] * ptx::hi_bf16(x);
+                float lo = (h ? v[k].z : v[k].x) - own[band][r] * pair_::lo(x),
+                      hi = (h ? v[k].w : v[k].y) - own[band][r] * pair_::hi(x);
                 for (int e = 0; e < residual_count[r]; ++e) {
                     residual_t const& other = residuals[r][e];
                     uint32_t const y = *reinterpret_cast<uint32_t const*>(other.x + column);
-                    lo = fmaf(other.band[band], ptx::lo_bf16(y), lo);
-                    hi = fmaf(other.band[band], ptx::hi_bf16(y), hi);
+                    lo = fmaf(other.band[band], pair_::lo(y), lo);
+                    hi = fmaf(other.band[band], pair_::hi(y), hi);
                 }
+                if constexpr (std::is_same_v<pair_, ptx::fp16_pair_t>)
+                    if (live)
+                        lo *= a.row_scale[block * tile_k + in_block], hi *= a.row_scale[block * tile_k + in_block];
                 lo = live ? factor * lo : 0.f;
                 hi = live ? factor * hi : 0.f;
                 packed[k] = ptx::pack_bf16(lo, hi);

@@ -7,23 +7,47 @@
 namespace scaling_contrasts::sm90 {
 
 /// What a consumer thread carries from item to item.
-template <bool fast_>
+template <class kind_>
 struct consumer_t {
-    using shared = shared_t<fast_>;
+    using shared = shared_t<kind_>;
     uint32_t base;  // of shared memory
+    uint32_t peer;  // the same in the CTA that this thread tells of stages that are free; clusters alone
     int warp, lane, thread;
     ring_t<score_stages_k> score;
     ring_t<shared::gradient_stages_k> gradient;
-    uint32_t parity = 0;   // of the score items so far: which half of the statistics
     uint32_t outputs = 0;  // parity of the stagings so far
     uint32_t exact = 0;    // score: a bit a band, where the last tile's logits were not far below zero
+
+    /// One arrival at the barrier at `offset` in every CTA whose copies reach this one.
+    __device__ __forceinline__ void release(uint32_t offset) {
+        if constexpr (kind_::ctas > 1) {
+            if (thread < kind_::peers) ptx::mbar_arrive_remote(peer + offset);
+        } else if (thread == 0) {
+            ptx::mbar_arrive(base + offset);
+        }
+    }
+    /// Hands back `stages` of a ring of stages unread: they were for the peers. The first warp waits for them; the others
+    /// must not run ahead of it, nor fall behind.
+    template <int size_>
+    __device__ __forceinline__ void pass(ring_t<size_>& ring, uint32_t first, uint32_t stages) {
+#pragma unroll 1
+        for (uint32_t s = 0; s < stages; ++s) {
+            if (warp == 0) {
+                ptx::mbar_wait(base + shared::at_full + (first + ring.at()) * 8, ring.phase());
+                __syncwarp();
+                release(shared::at_empty + (first + ring.at()) * 8);
+            }
+            ring.next();
+        }
+        ptx::named_sync(1, 128);
+    }
 };
 
 /// Runs `multiply(weights, rows)` over the stages of a sum, one behind: a stage is handed back when the next one's products are queued.
-template <bool fast_, class multiply_at>
-__device__ __forceinline__ void gradient_stages(consumer_t<fast_>& c, uint32_t stages, bool& first,
+template <class kind_, class multiply_at>
+__device__ __forceinline__ void gradient_stages(consumer_t<kind_>& c, uint32_t stages, bool& first,
                                                 multiply_at const& multiply) {
-    using shared = shared_t<fast_>;
+    using shared = shared_t<kind_>;
 #pragma unroll 1
     for (uint32_t s = 0; s < stages; ++s) {
         uint32_t const at = c.base + c.gradient.at() * gradient_stage_bytes_k, index = score_stages_k + c.gradient.at();
@@ -32,31 +56,35 @@ __device__ __forceinline__ void gradient_stages(consumer_t<fast_>& c, uint32_t s
         multiply(at, at + gradient_stage_bytes_k / 2);
         ptx::wgmma_commit();
         ptx::wgmma_wait<1>();
-        if (!first && c.thread == 0) {
-            ptx::mbar_arrive(c.base + shared::at_empty + (score_stages_k + c.gradient.before()) * 8);
-        }
+        if (!first) c.release(shared::at_empty + (score_stages_k + c.gradient.before()) * 8);
         first = false;
         c.gradient.next();
     }
 }
 /// Waits for the products that are left, and hands their stage back.
-template <bool fast_>
-__device__ __forceinline__ void last_stage(consumer_t<fast_>& c) {
-    using shared = shared_t<fast_>;
+template <class kind_>
+__device__ __forceinline__ void last_stage(consumer_t<kind_>& c) {
+    using shared = shared_t<kind_>;
     ptx::wgmma_wait<0>();
-    if (c.thread == 0) ptx::mbar_arrive(c.base + shared::at_empty + (score_stages_k + c.gradient.before()) * 8);
+    c.release(shared::at_empty + (score_stages_k + c.gradient.before()) * 8);
 }
 
 /// `top` and `bottom`: the item's first and last 64 rows, 2 * size_ columns each.
-template <bool fast_, int trans_a_, int size_>
-__device__ __forceinline__ void sum_stages(consumer_t<fast_>& c, float (&top)[size_], float (&bottom)[size_],
+template <class kind_, int trans_a_, int size_>
+__device__ __forceinline__ void sum_stages(consumer_t<kind_>& c, float (&top)[size_], float (&bottom)[size_],
                                            uint32_t stages, bool& first) {
-    gradient_stages<fast_>(c, stages, first, [&](uint32_t weights, uint32_t rows) {
+    gradient_stages<kind_>(c, stages, first, [&](uint32_t weights, uint32_t rows) {
         uint64_t const a = ptx::operand(weights), b = ptx::operand(rows, 8192);
 #pragma unroll
         for (int k = 0; k < slab_k / 16; ++k) {
             uint64_t const upper = a + k * (trans_a_ ? 128 : 2), lower = upper + (8192 >> 4);
-            if constexpr (size_ == 64) {
+            if constexpr (kind_::fp16 && size_ == 64) {
+                ptx::wgmma_fp16_n128<trans_a_, 1>(top, upper, b + k * 128, 1);
+                ptx::wgmma_fp16_n128<trans_a_, 1>(bottom, lower, b + k * 128, 1);
+            } else if constexpr (kind_::fp16) {
+                ptx::wgmma_fp16_n64<trans_a_, 1>(top, upper, b + k * 128, 1);
+                ptx::wgmma_fp16_n64<trans_a_, 1>(bottom, lower, b + k * 128, 1);
+            } else if constexpr (size_ == 64) {
                 ptx::wgmma_n128<trans_a_, 1>(top, upper, b + k * 128, 1);
                 ptx::wgmma_n128<trans_a_, 1>(bottom, lower, b + k * 128, 1);
             } else {
@@ -68,10 +96,10 @@ __device__ __forceinline__ void sum_stages(consumer_t<fast_>& c, float (&top)[si
 }
 
 /// Adds every thread's part to the gradient tile, after the shares that come before.
-template <bool fast_, int size_>
-__device__ __forceinline__ void write_share(params_t const& a, item_t const& item, consumer_t<fast_>& c, uint32_t seen,
+template <class kind_, int size_>
+__device__ __forceinline__ void write_share(params_t const& a, item_t const& item, consumer_t<kind_>& c, uint32_t seen,
                                             float const (&top)[size_], float const (&bottom)[size_]) {
-    using shared = shared_t<fast_>;
+    using shared = shared_t<kind_>;
     ptx::mbar_wait(c.base + shared::at_out_empty, c.outputs ^ 1);
     if (c.lane == 0 && seen < item.count) ptx::wait_count(a.turn + item.row * a.programs + item.at, item.count);
     __syncwarp();
@@ -91,8 +119,8 @@ __device__ __forceinline__ void write_share(params_t const& a, item_t const& ite
     c.outputs ^= 1;
 }
 
-template <bool fast_, int size_>
-__device__ __forceinline__ void gradient_item(params_t const& a, item_t const& item, consumer_t<fast_>& c) {
+template <class kind_, int size_>
+__device__ __forceinline__ void gradient_item(params_t const& a, item_t const& item, consumer_t<kind_>& c) {
     sum_t const sum = sum_of(a, item);
     uint32_t seen = 0;  // looked up early, so that the answer is here when it is needed
     if (c.lane == 0 && item.count)
@@ -102,12 +130,12 @@ __device__ __forceinline__ void gradient_item(params_t const& a, item_t const& i
     float top[size_], bottom[size_];
     ptx::zero(top);
     ptx::zero(bottom);
-    sum_stages<fast_, 1>(c, top, bottom, 2 * sum.transposed, first);
-    sum_stages<fast_, 0>(c, top, bottom, 2 * sum.direct, first);
-    last_stage<fast_>(c);
+    sum_stages<kind_, 1>(c, top, bottom, 2 * sum.transposed, first);
+    sum_stages<kind_, 0>(c, top, bottom, 2 * sum.direct, first);
+    last_stage<kind_>(c);
     watch.lap(size_ == 64 ? wide_products_k : narrow_products_k, c.thread == 0);
     watch.count(size_ == 64 ? wide_items_k : narrow_items_k, c.thread == 0);
-    write_share<fast_>(a, item, c, seen, top, bottom);
+    write_share<kind_>(a, item, c, seen, top, bottom);
     watch.lap(gradient_output_k, c.thread == 0);
 }
 

@@ -34,7 +34,7 @@ struct side_t {
     int live;    // rows
 };
 
-/// What rounding to bf16 took from the weights of a positive cell, band by band: added back in fp32 at the end. A row keeps as many as
+/// What rounding took from the weights of a positive cell, band by band: added back in fp32 at the end. A row keeps as many as
 /// fit; a row with more positives needs none, since their errors average out.
 struct residual_t {
     __nv_bfloat16 const* x;  // the other row
@@ -57,7 +57,8 @@ struct params_t {
     // the rows that get gradients
     side_t row;
     int64_t first_row;         // global number of row 0
-    __nv_bfloat16 const* x;    // [rows][D]
+    __nv_bfloat16 const* x;    // [rows][D]; with fp16 kernels, here and below, what prepare_kernel wrote
+    float const* row_scale;    // [rows]: with those alone
     int64_t* s;                // [row block][prefix][row]: sums of weight times dot product, fixed point
     int64_t* sums;             // [row block][2]: loss and sum of sigmoids, fixed point
     double* partials;          // [row block][3]
@@ -77,6 +78,7 @@ struct params_t {
     uint8_t* weights;     // ring of superblocks: [superblock][tile][band][half][row][64], swizzled
     int wide, ring, lag;  // strips a superblock spans in J; superblocks in the ring; superblocks the gradient lags
     bool interleave;      // score and gradient items of a stage alternate
+    bool ahead;           // takers take the next item while the present one is loaded
     int strips_i, strips_j, superblocks;
     uint32_t* next_item;  // work queue
     uint32_t* scored;     // [superblock]: halves of tiles stored

@@ -1,6 +1,6 @@
 // Score items: half a 128 x 128 tile of cells, 64 rows, all prefixes in one ascending pass over the columns; their logistic coefficients, the
 // loss, the sums S, and the tile's planes of band weights
-//   W_b = sum_{p >= b} w_p,   w_p = dl/dlogit inv_i inv_j t log2(e)   (bf16).
+//   W_b = sum_{p >= b} w_p,   w_p = dl/dlogit inv_i inv_j t log2(e)   (bf16 or fp16).
 //
 // Each of two consumer warpgroups holds 64 x 128 cells. After each band the accumulators are the prefix's dot products. A band whose
 // logits are all far below zero, with no positives among them, takes one exp2 a cell and short polynomials: the whole band is one
@@ -50,19 +50,20 @@ __device__ __forceinline__ float sum_over_warp(float v) {
     return v;
 }
 
-template <bool fast_>
-__device__ __forceinline__ void score_item(params_t const& a, item_t const& item, consumer_t<fast_>& c,
+template <class kind_>
+__device__ __forceinline__ void score_item(params_t const& a, item_t const& item, consumer_t<kind_>& c,
                                            scales_t const& scale) {
-    using shared = shared_t<fast_>;
-    int const prefixes = fast_ ? 5 : a.prefixes;
+    using shared = shared_t<kind_>;
+    using pair = typename kind_::pair;
+    int const prefixes = kind_::fast ? 5 : a.prefixes;
     int const I = item.row, J = item.at, lane = c.lane;
-    int const my_row = item.k * 64 + c.warp * 16 + (lane >> 2);  // and my_row + 8
+    int const half = item.k & 1;
+    int const my_row = half * 64 + c.warp * 16 + (lane >> 2);  // and my_row + 8
     uint32_t const at_rows =
-        c.base + shared::at_stats(0, 0) + c.parity * 2 * shared::stats_k * 4;  // inverse norms, then labels
+        c.base + shared::at_stats(0, 0) + (item.k & 2) * shared::stats_k * 4;  // inverse norms, then labels
     uint32_t const at_columns = at_rows + shared::stats_k * 4;                 // labels, then inverse norms
     uint32_t const at_piece = c.base + shared::at_stash + c.thread * 16;       // this thread's part of a stashed plane
     uint8_t* const tile = a.weights + int64_t(item.slot) * prefixes * plane_bytes_k;
-    c.parity ^= 1;
 
     float acc[64] = {};  // dot products: [chunk of 8 columns][row r: 2 columns, row r + 8: 2 columns]
     uint32_t last[32] = {}, before[32] = {};  // packed weights of the last two bands: [chunk][row r, row r + 8]
@@ -70,14 +71,12 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     bool special = false;  // this warp's cells hold positives, self pairs, or rows that are not there
     // exact weights of this thread's first positives, and which cells they are: in local memory, touched by few tiles
     constexpr int kept_k = 4;
-    float kept[fast_ ? kept_k : 1][5];
+    float kept[kind_::fast ? kept_k : 1][5];
     int kept_cell[kept_k], positives = 0;
 
     auto multiply = [&](int p) {
-        int const slabs = fast_ ? (p == 0 ? 1 : 1 << (p - 1)) : a.slabs[p];
-        auto release = [&](uint32_t stage) {
-            if (c.thread == 0) ptx::mbar_arrive(c.base + shared::at_empty + stage * 8);
-        };
+        int const slabs = kind_::fast ? (p == 0 ? 1 : 1 << (p - 1)) : a.slabs[p];
+        auto release = [&](uint32_t stage) { c.release(shared::at_empty + stage * 8); };
 #pragma unroll 1
         for (int s = 0; s < slabs; ++s) {
             uint32_t const at = c.base + c.score.at() * score_stage_bytes_k;
@@ -85,7 +84,10 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             ptx::mbar_wait(c.base + shared::at_full + c.score.at() * 8, c.score.phase());
             ptx::wgmma_fence();
 #pragma unroll
-            for (int k = 0; k < slab_k / 16; ++k) ptx::wgmma_n128<0, 0>(acc, da + 2 * k, db + 2 * k, k > 0 ? 1 : p | s);
+            for (int k = 0; k < slab_k / 16; ++k) {
+                if constexpr (kind_::fp16) ptx::wgmma_fp16_n128<0, 0>(acc, da + 2 * k, db + 2 * k, k > 0 ? 1 : p | s);
+                else ptx::wgmma_n128<0, 0>(acc, da + 2 * k, db + 2 * k, k > 0 ? 1 : p | s);
+            }
             ptx::wgmma_commit();
             if (s > 0) {
                 ptx::wgmma_wait<1>();
@@ -100,7 +102,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     auto look_at_labels = [&] {
         int const rows_left = a.row.live - I * tile_k, columns_left = a.column.live - J * tile_k;
         special = rows_left < tile_k || columns_left < tile_k || (a.own && I == J);
-        int const mine = ptx::load_int(at_rows + (prefixes * tile_k + item.k * 64 + c.warp * 16 + (lane & 15)) * 4);
+        int const mine = ptx::load_int(at_rows + (prefixes * tile_k + half * 64 + c.warp * 16 + (lane & 15)) * 4);
         int column[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) column[i] = ptx::load_int(at_columns + (lane + 32 * i) * 4);
@@ -153,8 +155,9 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
                 g2[k] = ptx::pack_bf16(g[2 * k], g[2 * k + 1]);
-                last[h * 4 + k] = ptx::pack_bf16(w[2 * k], w[2 * k + 1]);
-                s2[k] = ptx::mul_bf16x2(last[h * 4 + k], ptx::pack_bf16(d[2 * k], d[2 * k + 1]));
+                last[h * 4 + k] = pair::pack(w[2 * k], w[2 * k + 1]);
+                if constexpr (kind_::fp16) s2[k] = ptx::pack_bf16(w[2 * k] * d[2 * k], w[2 * k + 1] * d[2 * k + 1]);
+                else s2[k] = ptx::mul_bf16x2(last[h * 4 + k], ptx::pack_bf16(d[2 * k], d[2 * k + 1]));
             }
             ptx::add_rows(sum_g, g2[0], g2[1], g2[2], g2[3]);
             ptx::add_rows(sum_s, s2[0], s2[1], s2[2], s2[3]);
@@ -167,7 +170,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         float const cubes =
             (e4[0] * e4[0] * e4[0] + e4[1] * e4[1] * e4[1] + e4[2] * e4[2] * e4[2] + e4[3] * e4[3] * e4[3]) *
             (1.f / 256);
-        float const omega = fast_ ? 1.f : a.omega[p];
+        float const omega = kind_::fast ? 1.f : a.omega[p];
         loss = fmaf(omega, fmaf(0.5f, e + g, cubes * (1.f / 3)), loss);
         grad = fmaf(omega, g + cubes, grad);
         if ((lane & 3) < 2) add_s(I, p, my_row + (lane & 1) * 8, lane & 1 ? sum_s[2] : sum_s[0]);
@@ -185,7 +188,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     };
 
     auto exact_band = [&](int p, float u0, float u1, uint32_t at_norms) {
-        float const omega = fast_ ? 1.f : a.omega[p];
+        float const omega = kind_::fast ? 1.f : a.omega[p];
         float row_s[2] = {}, band_loss = 0.f, band_grad = 0.f;
         positives = 0;
 #pragma unroll
@@ -208,7 +211,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             }
             float q[16], g[16], columns[8] = {}, prod = 1.f, relu = 0.f, below = 0.f, small = 0.f;
             auto add_sums = [&](int i, float w0, float w1) {  // of cells i and i + 1
-                last[group * 8 + i / 2] = ptx::pack_bf16(w0, w1);
+                last[group * 8 + i / 2] = pair::pack(w0, w1);
                 float const s0 = w0 * d[i], s1 = w1 * d[i + 1];
                 row_s[i >> 1 & 1] += s0 + s1;
                 columns[i / 4 * 2] += s0, columns[i / 4 * 2 + 1] += s1;
@@ -269,7 +272,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                 for (int i = 0; i < 16; i += 2) {
                     float const w0 = g[i] * q[i] * omega, w1 = g[i + 1] * q[i + 1] * omega;
                     add_sums(i, w0, w1);
-                    if constexpr (fast_)
+                    if constexpr (kind_::fast)
                         if ((positive & ~absent) >> i & 3) {
 #pragma unroll 1
                             for (int h = 0; h < 2; ++h)
@@ -304,7 +307,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         for (int i = 0; i < 32; ++i) before[i] = last[i];
         if (p == 0) {
             look_at_labels();
-            if constexpr (fast_) {
+            if constexpr (kind_::fast) {
                 await_empty();         // the item before has left the stash
             } else if (item.origin) {  // planes are written as they come, so the ring's superblock must have been read
                 if (lane == 0) ptx::wait_count(a.consumed + item.origin - 1, item.count);
@@ -315,14 +318,14 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                     u1 = ptx::load_float(at_rows + (p * tile_k + my_row + 8) * 4) * scale.t2;
         uint32_t const at_norms = at_columns + ((p + 1) * tile_k + (lane & 3) * 4) * 4;
         // the last tile only hints whether to try or to look first: which path is taken depends on the cells alone, so that bits repeat
-        bool exact = special | !(fast_ || a.omega[p] == 1.f);
+        bool exact = special | !(kind_::fast || a.omega[p] == 1.f);
         if (!exact) {
             exact = c.exact >> p & 1 ? !is_far(u0, u1, at_norms) : false;
             if (!exact) exact = !far_band(p, u0, u1, at_norms);
             c.exact = (c.exact & ~(1u << p)) | uint32_t(exact) << p;
         }
         if (exact) exact_band(p, u0, u1, at_norms);
-        if constexpr (fast_) {
+        if constexpr (kind_::fast) {
             if (p < stash_k)
 #pragma unroll
                 for (int i = 0; i < 8; ++i)
@@ -338,7 +341,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         watch.lap(score_cells_k, c.thread == 0);
     }
 
-    if constexpr (fast_)
+    if constexpr (kind_::fast)
         if (positives) {
             auto append = [&](side_t const& side, int row, __nv_bfloat16 const* other, float const(&band)[5],
                               int count) {
@@ -358,8 +361,8 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
 #pragma unroll
                 for (int b = 4; b >= 0; --b) {  // as the planes are summed below
                     exact += kept[n][b];
-                    rounded += ptx::lo_bf16(ptx::pack_bf16(kept[n][b], 0.f));
-                    band[b] = exact - ptx::lo_bf16(ptx::pack_bf16(rounded, 0.f));
+                    rounded += pair::lo(pair::pack(kept[n][b], 0.f));
+                    band[b] = exact - pair::lo(pair::pack(rounded, 0.f));
                 }
                 int const count = positives > kept_k ? too_many_k : 1;
                 append(a.row, row, a.column_x + int64_t(column) * a.dims, band, count);
@@ -380,21 +383,21 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     // suffix sums run in fp32, so that a plane is rounded once and not once a band
     float sum[64];
 #pragma unroll
-    for (int i = 0; i < 32; ++i) sum[2 * i] = ptx::lo_bf16(last[i]), sum[2 * i + 1] = ptx::hi_bf16(last[i]);
+    for (int i = 0; i < 32; ++i) sum[2 * i] = pair::lo(last[i]), sum[2 * i + 1] = pair::hi(last[i]);
     auto add_word = [&](int i, uint32_t v) {
 #ifdef SCALING_CONTRASTS_BF16_SUMS
         last[i] = ptx::add_bf16x2(last[i], v);
 #else
-        sum[2 * i] += ptx::lo_bf16(v);
-        sum[2 * i + 1] += ptx::hi_bf16(v);
-        last[i] = ptx::pack_bf16(sum[2 * i], sum[2 * i + 1]);
+        sum[2 * i] += pair::lo(v);
+        sum[2 * i + 1] += pair::hi(v);
+        last[i] = pair::pack(sum[2 * i], sum[2 * i + 1]);
 #endif
     };
     auto add = [&](uint32_t const(&v)[32]) {
 #pragma unroll
         for (int i = 0; i < 32; ++i) add_word(i, v[i]);
     };
-    if constexpr (fast_) {
+    if constexpr (kind_::fast) {
         uint32_t stashed[stash_k][32];
 #pragma unroll
         for (int p = stash_k - 1; p >= 0; --p)
