@@ -13,7 +13,7 @@ from harness import capacity, launch, machine, plan, watch
 from harness.capacity_search import judge
 from harness.events import Events
 from harness.machine import Gpu, Machine
-from tests.harness.capacity_bench import arguments, sized
+from tests.harness.capacity_bench import MIB, arguments, sized
 from tests.harness.conftest import ROOT
 
 
@@ -60,10 +60,10 @@ def test_the_budget_counts_growth_since_the_imports(tmp_path):
     before = watch.resident_bytes(os.getpid())
     events = [{"event": "start", "pid": os.getpid()}, {"event": "ready", "rss_bytes": before}]
     (tmp_path / "events.0.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    guard = watch.Watch(tmp_path, before // 2, reserve_bytes=0)
+    guard = watch.Watch(tmp_path, 16 * MIB, reserve_bytes=0)
     guard.find_ranks()
     assert guard.broken() == "", "what the imports hold is not the launch's"
-    held = np.ones(before, dtype=np.uint8)
+    held = np.ones(64 * MIB, dtype=np.uint8)
     assert guard.broken().startswith("ended when its processes had grown by")
     del held
 

@@ -73,7 +73,7 @@ def test_kills_at_random_points_lose_nothing(bench):
 
 
 def test_another_configuration_or_a_finished_run_is_not_continued(bench):
-    bench.system("probe", {"a": {"sleep_seconds": 0.2}})
+    bench.system("probe", {"a": {"sleep_seconds": 0.1}})
     process = bench.start()
     wait_for(process, lambda: any((folder / "rows.csv").exists() for folder in bench.runs()))
     process.send_signal(signal.SIGINT)
@@ -102,6 +102,7 @@ def test_two_runs_do_not_measure_at_once(bench):
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=60)
     assert first.returncode == 130
+    bench.system("probe", {"a": {}})
     assert bench.run().returncode == 0, "the lock goes with its holder"
 
 

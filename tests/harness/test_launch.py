@@ -98,7 +98,7 @@ def test_a_hang_is_a_timeout_and_leaves_nothing(tmp_path):
 def test_ranks_under_torchrun(tmp_path, fault, status):
     pytest.importorskip("torch")
     options = {"fault": fault, "fault_rank": 1} if fault else {}
-    deadline = 25.0 if fault == "hang" else 100.0
+    deadline = 12.0 if fault == "hang" else 100.0
     outcome = start(tmp_path, probe("torchrun"), world_size=2, deadline=deadline, **options)
     assert outcome.status == status, outcome.reason
     assert launch.marked_processes(tmp_path) == [], "ranks run in sessions of their own and must be found"

@@ -14,6 +14,12 @@ PROTOCOL = {
 }
 
 
+@pytest.fixture(autouse=True)
+def no_collections(monkeypatch):
+    """A collection before each block walks over all that the test session holds: a second a test."""
+    monkeypatch.setattr(timing.gc, "collect", lambda: None)
+
+
 class Clocked:
     """A system whose asynchronous step costs `seconds` of a fake clock, paid when synchronised."""
 
