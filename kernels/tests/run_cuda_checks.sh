@@ -28,6 +28,11 @@ step() { timeout 60 "$build/scaling_contrasts" --device cuda --engine sm80 "$@" 
     step --rows 16384 --labels equal
     step --rows 131072
 } | tee "$out/sm80_times.log"
+for form in nt_xent sup_con; do
+    for engine in sm80 sm90; do
+        timeout 60 "$build/scaling_contrasts" --device cuda --engine $engine --loss one_set_info_nce --form $form --rows 16384 2>&1 | tail -1
+    done
+done | tee "$out/one_set_info_nce_times.log"
 
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -1)
 if [ -n "$sanitizer" ] && [ "$quick" != --quick ]; then

@@ -1,6 +1,7 @@
 """The article's tables, cell for cell. Every expected text is typed from the article, never taken from the code."""
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -70,11 +71,12 @@ def test_seconds_are_the_published_digits():
                 assert row["best_seconds"] == ""
 
 
-def test_every_published_figure_names_its_source():
+def test_every_published_figure_names_its_source_and_the_place_in_it():
     for path in sorted((RESULTS / "published").glob("*.csv")):
         with path.open(encoding="utf-8", newline="") as stream:
             for row in csv.DictReader(stream):
                 assert "https://" in row["source"], (path, row)
+                assert re.search(r"\b(table|section|figure|introduction|subpage|text)\b", row["source"]), (path, row)
 
 
 def test_rates_follow_from_the_digits(results):
