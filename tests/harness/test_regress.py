@@ -120,6 +120,7 @@ def test_a_slow_machine_is_no_regression_against_a_peer(pair, capsys):
     slow = [steady(15), steady(60, system="open_clip", variant="gather", loss="two_set_sigmoid")]
     assert pair(base, slow) == 1
     assert pair(base, slow, "relative=true", "peer=open_clip:gather") == 0
+    assert pair(base, slow, "--relative", "--peer=open_clip:gather") == 0
     worse = [steady(15), steady(40, system="open_clip", variant="gather", loss="two_set_sigmoid")]
     capsys.readouterr()
     assert pair(base, worse, "relative=true", "peer=open_clip:gather") == 1

@@ -34,6 +34,7 @@ def test_conditions_that_differ_are_refused_unless_allowed(pair, capsys, change,
     said = capsys.readouterr().out
     assert "cannot compare" in said and f"  {condition}: " in said and f"allow=[{condition}]" in said
     assert pair([steady(10)], [steady(10, **change)], f"allow=[{condition}]") == 0
+    assert pair([steady(10)], [steady(10, **change)], f"--allow=cache,{condition}") == 0
     capsys.readouterr()
 
 
