@@ -198,7 +198,10 @@ def test_threads_and_devices_are_explicit(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1,2")
     on_gpu = command.environment(case | {"device": "cuda", "world_size": 2}, "single")
     assert (on_gpu["CUDA_VISIBLE_DEVICES"], on_gpu["XLA_PYTHON_CLIENT_PREALLOCATE"]) == ("3,1", "false")
-    assert on_gpu["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert (on_gpu["CUDA_DEVICE_ORDER"], on_gpu["XLA_CLIENT_MEM_FRACTION"]) == ("PCI_BUS_ID", "0.95")
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.5")
+    told = command.environment(case | {"device": "cuda", "world_size": 2}, "single")
+    assert "XLA_CLIENT_MEM_FRACTION" not in told, "JAX takes one of the two names, never both"
     assert "MASTER_PORT" in command.environment(case | {"world_size": 1}, "torchrun")
     # what glibc keeps is set where memory is measured, never where steps are timed or on a GPU
     kept = {
