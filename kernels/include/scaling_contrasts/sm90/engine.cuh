@@ -2,14 +2,10 @@
 // step captures into a graph.
 #pragma once
 #include <algorithm>
-#include <cstdio>
-#include <string>
-
-#include <cuda_runtime.h>
 
 #include "scaling_contrasts/sm90/finish.cuh"
+#include "scaling_contrasts/sm90/host.cuh"
 #include "scaling_contrasts/sm90/prepare.cuh"
-#include "scaling_contrasts/sm90/problem.cuh"
 #include "scaling_contrasts/sm90/step.cuh"
 
 namespace scaling_contrasts {
@@ -39,27 +35,7 @@ class sm90_engine_t {
     gpu_status_t construct(gpu_problem_t const& problem, void* scratch, sm90_tuning_t const& tuning = {}) {
         if (auto s = plan(problem, tuning); !s) return s;
         lay_out(static_cast<uint8_t*>(scratch));
-        int device = 0, major = 0;
-        if (auto s = check(cudaGetDevice(&device), "cudaGetDevice"); !s) return s;
-        if (auto s =
-                check(cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
-            !s)
-            return s;
-        if (auto s = check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
-                           "cudaDeviceGetAttribute");
-            !s)
-            return s;
-        if (major != 9) return {status_t::unsupported_k, "the sm90 engine needs a GPU of compute capability 9.0"};
-        void* function = nullptr;
-        cudaDriverEntryPointQueryResult found;
-        if (auto s = check(
-                cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found),
-                "cuTensorMapEncodeTiled");
-            !s)
-            return s;
-        if (found != cudaDriverEntryPointSuccess)
-            return {status_t::unsupported_k, "the driver has no cuTensorMapEncodeTiled"};
-        encode_ = reinterpret_cast<decltype(encode_)>(function);
+        if (auto s = sm90::open_device(sms_, encode_); !s) return s;
         grid_ = sms_ * sm90::ctas_k;
         return for_kind([&]<class kind_>(kind_) { return prepare_launch<kind_>(); });
     }
@@ -155,11 +131,7 @@ class sm90_engine_t {
     }
 
   private:
-    static gpu_status_t check(cudaError_t error, char const* what) {
-        if (error == cudaSuccess) return {};
-        return {error == cudaErrorMemoryAllocation ? status_t::out_of_memory_k : status_t::crashed_k,
-                std::string(what) + ": " + cudaGetErrorString(error)};
-    }
+    static gpu_status_t check(cudaError_t error, char const* what) { return sm90::check(error, what); }
     /// Calls `work` with the kind of step kernel that solves the problem.
     template <class work_at>
     gpu_status_t for_kind(work_at const& work) const {
@@ -216,16 +188,7 @@ class sm90_engine_t {
     gpu_status_t plan(gpu_problem_t const& p, sm90_tuning_t const& tuning) {
         auto const refuse = [](char const* why) { return gpu_status_t{status_t::unsupported_k, why}; };
         if (p.loss != loss_t::one_set_sigmoid_k) return refuse("the sm90 engine has one_set_sigmoid only");
-        if (p.rows < 1 || p.rows > (1u << 22) || p.live > p.rows)
-            return refuse("rows must be 1 to 4194304, and live at most rows");
-        if (p.dims < 64 || p.dims > 4096 || p.dims % 64) return refuse("dims must be a multiple of 64 from 64 to 4096");
-        if (p.prefix_count < 1 || p.prefix_count > uint32_t(max_prefixes_k)) return refuse("1 to 16 prefixes");
-        if (p.total_live < p.live) return refuse("total_live is below live");
-        for (uint32_t i = 0; i < p.prefix_count; ++i) {
-            uint32_t const begin = i ? p.prefixes[i - 1] : 0;
-            if (p.prefixes[i] % 64 || p.prefixes[i] <= begin || p.prefixes[i] > p.dims)
-                return refuse("prefixes must be ascending multiples of 64 up to dims");
-        }
+        if (auto s = sm90::check_shape(p); !s) return s;
         problem_ = p;
         tuning_ = tuning;
         if (tuning.wide ==
@@ -249,7 +212,6 @@ class sm90_engine_t {
             article = article && p.prefixes[i] == 64u << i;
             uniform = uniform && p.prefix_weights[i] == p.prefix_weights[0];
         }
-        if (!(p.prefix_weights[0] > 0)) return refuse("the first prefix needs a positive weight");
         fast_ = article && uniform && !tuning.general;
         if (tuning.cluster != 1 && tuning.cluster != 2 && tuning.cluster != 4)
             return refuse("clusters are of 1, 2 or 4 CTAs");
@@ -341,19 +303,8 @@ class sm90_engine_t {
     /// Boxes of `box_rows` rows x `box_chunks` chunks of 64 columns, chunk after chunk.
     gpu_status_t map(CUtensorMap& out, __nv_bfloat16 const* x, int rows, uint32_t box_rows, uint32_t box_chunks) const {
         if (rows == 0) return {};
-        bool const flat = box_chunks == 1;
-        cuuint64_t const row_bytes = cuuint64_t(a_.dims) * 2;
-        cuuint64_t const dims[3] = {flat ? cuuint64_t(a_.dims) : 64, cuuint64_t(rows), cuuint64_t(a_.dims / 64)},
-                         strides[2] = {row_bytes, 128};
-        cuuint32_t const box[3] = {64, box_rows, box_chunks}, unit[3] = {1, 1, 1};
         auto const type = tuning_.fp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-        CUresult const r = encode_(&out, type, flat ? 2 : 3, const_cast<__nv_bfloat16*>(x), dims, strides, box, unit,
-                                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-        if (r != CUDA_SUCCESS)
-            return {status_t::crashed_k, "cuTensorMapEncodeTiled: error " + std::to_string(int(r)) +
-                                             " (embeddings must be 16-byte aligned)"};
-        return {};
+        return sm90::map_rows(encode_, out, x, rows, a_.dims, box_rows, box_chunks, type);
     }
     gpu_status_t prepare(__nv_bfloat16 const* x, int32_t const* labels, int live, int64_t first_row, float* records,
                          int blocks, bool own, cudaStream_t stream) const {
@@ -391,7 +342,7 @@ class sm90_engine_t {
     __nv_bfloat16 *row_y_ = nullptr, *column_y_ = nullptr;  // fp16 in fact
     size_t flag_words_ = 0;
     sm90::maps_t row_maps_ = {};
-    decltype(&cuTensorMapEncodeTiled) encode_ = nullptr;
+    sm90::encode_t encode_ = nullptr;
 };
 
 }  // namespace scaling_contrasts

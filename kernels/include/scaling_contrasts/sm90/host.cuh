@@ -61,16 +61,17 @@ inline gpu_status_t open_device(int& multiprocessors, encode_t& encode) {
     return {};
 }
 
-/// Boxes of `box_rows` rows x `box_chunks` chunks of 64 columns, chunk after chunk, of x [rows][dims], rows above 0.
+/// Boxes of `box_rows` rows x `box_chunks` chunks of 64 columns, chunk after chunk, of x [rows][dims], rows above 0, numbers of 16 bits.
 inline gpu_status_t map_rows(encode_t encode, CUtensorMap& out, __nv_bfloat16 const* x, int rows, int dims,
-                             uint32_t box_rows, uint32_t box_chunks) {
+                             uint32_t box_rows, uint32_t box_chunks,
+                             CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16) {
     bool const flat = box_chunks == 1;
     cuuint64_t const row_bytes = cuuint64_t(dims) * 2;
     cuuint64_t const sizes[3] = {flat ? cuuint64_t(dims) : 64, cuuint64_t(rows), cuuint64_t(dims / 64)},
                      strides[2] = {row_bytes, 128};
     cuuint32_t const box[3] = {64, box_rows, box_chunks}, unit[3] = {1, 1, 1};
-    CUresult const r = encode(&out, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, flat ? 2 : 3, const_cast<__nv_bfloat16*>(x),
-                              sizes, strides, box, unit, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+    CUresult const r = encode(&out, type, flat ? 2 : 3, const_cast<__nv_bfloat16*>(x), sizes, strides, box, unit,
+                              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (r == CUDA_SUCCESS) return {};
     return {status_t::crashed_k,
