@@ -12,6 +12,7 @@ MEET = {
 }  # fmt: skip
 LOSSY = "loss 3% delay 2ms"
 SMALL_PACKETS = {"rails_options": "mtu=512,timeout=14"}
+LARGE = {"loss": "one_set_sigmoid", "rows": 128, "dims": 8192}  # 2 MiB a message, and little to compute
 CASES = {  # name: (netem, what differs from SHAPE, what differs from MEET)
     "one set": ("", {"loss": "one_set_sigmoid"}, {}),
     "two sets, 2 devices a box": ("", {"loss": "two_set_sigmoid", "world_size": 4}, {}),
@@ -21,6 +22,8 @@ CASES = {  # name: (netem, what differs from SHAPE, what differs from MEET)
     "info_nce, lossy": (LOSSY, {"loss": "info_nce"}, {}),
     "two sets, lossy, small packets": (LOSSY, {"loss": "two_set_sigmoid"}, SMALL_PACKETS),
     "tcp, one set, lossy": (LOSSY, {"loss": "one_set_sigmoid"}, {"rails": "tcp"}),
+    "one set, 2 MiB messages": ("", LARGE, {}),
+    "tcp, one set, 2 MiB messages": ("", LARGE, {"rails": "tcp"}),
 }
 WARM = ["--warmup-steps", "1", "--warmup-seconds", "0"]
 STEPS = [*WARM, "--blocks", "2", "--steps-per-block", "3", "--actions", "check,time", "--check", "name=all"]

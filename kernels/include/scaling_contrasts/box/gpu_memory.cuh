@@ -23,7 +23,7 @@ inline gpu_memory_t choose_gpu_memory(std::vector<int> const& ordinals, std::str
     facts.registration.on_gpu = facts.registration.library_takes_dmabuf = facts.registration.gpu_exports_dmabuf = true;
     facts.registration.dmabuf_probe = EBADF;  // the device is asked when memory is registered
     facts.registration.peermem_loaded = rails::peermem_loaded("/sys");
-    for (int const ordinal : ordinals) {
+    for (int const ordinal : verbs ? ordinals : std::vector<int>()) {
         int exports = 0, ordering = 0, options = 0;
         check_driver(driver().device_attribute(&exports, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, ordinal),
                      "asking for dma-buf");
