@@ -1,8 +1,8 @@
 // The sm90 engine behind a C interface, for sm90_bench.py.
-#include <cstdio>
 #include <memory>
 
 #include "scaling_contrasts/sm90/engine.cuh"
+#include "sm90_library.cuh"
 
 using namespace scaling_contrasts;
 
@@ -11,11 +11,6 @@ struct bench_t {
     sm90_engine_t engine;
     gpu_problem_t problem;
 };
-int report(gpu_status_t const& s) {
-    if (s) return 0;
-    std::fprintf(stderr, "sm90: %s\n", s.message.c_str());
-    return 1;
-}
 gpu_problem_t article(int rows, int candidates) {
     gpu_problem_t p;
     p.rows = p.live = uint32_t(rows);
@@ -55,17 +50,5 @@ int bench_step(void* handle, void const* x, int32_t const* labels, float const* 
         return 1;
     if (stages & 4 && report(b.engine.finish(gradient, scalars, stream))) return 1;
     return 0;
-}
-/// Copies the stage clocks (see stages.cuh) to `out` and zeroes them; returns how many there are, 0 where not compiled in.
-int bench_stages(unsigned long long* out) {
-#ifdef SCALING_CONTRASTS_STAGES
-    unsigned long long const zero[sm90::stages_k] = {};
-    if (cudaMemcpyFromSymbol(out, sm90::stage_clocks, sizeof zero) != cudaSuccess) return -1;
-    if (cudaMemcpyToSymbol(sm90::stage_clocks, zero, sizeof zero) != cudaSuccess) return -1;
-    return sm90::stages_k;
-#else
-    (void)out;
-    return 0;
-#endif
 }
 }

@@ -1,8 +1,8 @@
 // The sm90 engine of the losses over two sets behind a C interface, for two_set_bench.py.
-#include <cstdio>
 #include <memory>
 
 #include "scaling_contrasts/sm90/two_set_engine.cuh"
+#include "sm90_library.cuh"
 
 using namespace scaling_contrasts;
 
@@ -11,11 +11,6 @@ struct bench_t {
     sm90_two_set_engine_t engine;
     gpu_problem_t problem;
 };
-int report(gpu_status_t const& s) {
-    if (s) return 0;
-    std::fprintf(stderr, "%s\n", s.message.c_str());
-    return 1;
-}
 /// prefixes: 1 (D alone) or 5 (the article's ladder).
 gpu_problem_t problem_of(int loss, int rows, int dims, int prefixes) {
     gpu_problem_t p;
@@ -58,17 +53,5 @@ int bench_step(void* handle, void const* images, void const* captions, float con
     if (parts & 4 && report(b.engine.score(own, stream))) return 1;
     if (parts & 8 && report(b.engine.finish(image_gradient, caption_gradient, scalars, stream))) return 1;
     return 0;
-}
-/// Copies the stage clocks (see stages.cuh) to `out` and zeroes them; returns how many there are, 0 where not compiled in.
-int bench_stages(unsigned long long* out) {
-#ifdef SCALING_CONTRASTS_STAGES
-    unsigned long long const zero[sm90::stages_k] = {};
-    if (cudaMemcpyFromSymbol(out, sm90::stage_clocks, sizeof zero) != cudaSuccess) return -1;
-    if (cudaMemcpyToSymbol(sm90::stage_clocks, zero, sizeof zero) != cudaSuccess) return -1;
-    return sm90::stages_k;
-#else
-    (void)out;
-    return 0;
-#endif
 }
 }
