@@ -30,6 +30,7 @@ where it runs:
   --fabric auto|multicast|peer (how GPUs add up: auto takes the switch where it can and nothing forbids it)
   --engine auto|cpu-avx512bf16|cpu-avx512|cpu-avx2|cpu-portable|...   (or SCALING_CONTRASTS_ENGINE)   --options key=value,...
     options: pairs=twice|once (a block of two devices is scored by each for itself, or by one for both: docs/performance_box.md)
+             group_rows=8192 (GPUs: peers of few rows are scored together, up to so many rows)
              devices=turns|threads (virtual devices on the CPU take turns, or run at once)   deadline_ms=N (of a wait for a device)
 several boxes, one process each (docs/rails.md); --world-size counts the devices of all:
   --nodes N   --node-rank r   --rendezvous HOST:PORT (box 0 listens)   --token-file F   --interface NAME
@@ -407,6 +408,8 @@ arguments_t parse_arguments(int count, char const* const* words) {
     if (auto const form = out.run.options.extract("form")) out.problem.form = to_form("--options form", form.mapped());
     if (auto const pairs = out.run.options.extract("pairs"))
         out.problem.pairs_once = to_choice<bool>("--options pairs", pairs.mapped(), {{"twice", false}, {"once", true}});
+    if (auto const rows = out.run.options.extract("group_rows"))
+        out.problem.group_rows = to_count("--options group_rows", rows.mapped());
     if (auto const forward = out.run.options.extract("forward_only"))
         out.problem.forward_only = to_bool("--options forward_only", forward.mapped());
     check_problem("", out.problem);

@@ -124,6 +124,10 @@ class cpu_backend_t final : public backend_t {
     }
 
     std::string engine() const override { return cpu::pick(options_.engine).name; }
+    std::string note() const override {
+        std::string const pairs = problem_.pairs_once && problem_.world_size > 1 ? "pairs of devices scored once" : "";
+        return !concurrent_step_ ? pairs : pairs + (pairs.empty() ? "" : "; ") + "devices run at once";
+    }
 
     std::optional<rails_report_t> rails() const override {
         if (!boxes_step_) return {};

@@ -334,8 +334,8 @@ class cuda_backend_t final : public backend_t {
 
     std::string engine() const override { return engine_of(problem_, options_); }
     std::string note() const override {
-        if (!boxes_step_) return "";
-        return "several boxes of GPUs: compiles, never run on hardware; " + local_->note();
+        if (boxes_step_) return "several boxes of GPUs: compiles, never run on hardware; " + local_->note();
+        return problem_.pairs_once && problem_.world_size > 1 ? "pairs of devices scored once, engine " + engine() : "";
     }
     std::optional<rails_report_t> rails() const override {
         if (!boxes_step_) return {};

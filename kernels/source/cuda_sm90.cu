@@ -44,7 +44,7 @@ class sm90_step_t final : public gpu::device_step_t {
     void score(gpu::candidates_t const& block, cudaStream_t stream) override {
         auto const live = static_cast<std::uint32_t>(gpu::live_of(problem_, block));
         require(engine_.score(block.embeddings[0], block.labels, live, live, block.device * problem_.rows,
-                              block.device == device_, stream));
+                              block.device == device_, stream, block.stays));
     }
     void finish(cudaStream_t stream) override { require(engine_.finish(set_.gradient, nullptr, stream, out_)); }
     std::int64_t launches() const override { return 4; }

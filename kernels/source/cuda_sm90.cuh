@@ -24,7 +24,7 @@ inline gpu_problem_t gpu_problem(problem_t const& problem, int device) {
     out.total_live = static_cast<std::uint64_t>(problem.live_rows());
     bool const groups = problem.loss == loss_t::one_set_sigmoid_k;  // that engine takes several peers at a time
     if (problem.world_size > 1)
-        out.candidate_rows = groups ? static_cast<std::uint32_t>(gpu::candidate_rows(problem)) : out.rows;
+        out.candidate_rows = groups ? static_cast<std::uint32_t>(candidate_rows(problem)) : out.rows;
     return out;
 }
 

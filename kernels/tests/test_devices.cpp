@@ -3,6 +3,7 @@
 #include <array>
 
 #include "fixture.hpp"
+#include "scaling_contrasts/box/blocks.hpp"
 
 using namespace fixture;
 
@@ -25,6 +26,36 @@ void check_devices(loss_t loss, std::int64_t rows, std::vector<std::int64_t> liv
         testing::expect(alone.gradients == got.gradients && alone.scalars.loss == got.scalars.loss,
                         "one thread or two, same bits");
     }
+}
+
+/// Every peer is in one block, next to its neighbour, and there are no more blocks than need be.
+void check_blocks() {
+    for (int devices = 1; devices <= 16; ++devices)
+        for (int device = 0; device < devices; ++device)
+            for (int most : {1, 2, 3, 4, 7, 15}) {
+                int next = 1;
+                auto const blocks = peer_blocks(peers_behind(devices, device), devices, most);
+                for (auto const& block : blocks) {
+                    testing::expect(block.devices >= 1 && block.devices <= most, "a block has one to most peers");
+                    testing::expect(block.first == (device + next) % devices, "blocks follow one another");
+                    next += block.devices;
+                }
+                testing::expect(next == devices, "blocks hold all peers");
+                testing::expect(static_cast<int>(blocks.size()) == (devices - 1 + most - 1) / most, "few blocks");
+            }
+    // one box's share of devices 0 to 7: its ring of four ends where the next box begins
+    auto const blocks = peer_blocks({3, 0, 1}, 8, 4);
+    testing::expect(blocks.size() == 2 && blocks[0].devices == 1 && blocks[1].devices == 2, "no block leaves its box");
+    problem_t problem;
+    auto rows = [&](int world, std::int64_t each, std::vector<std::int64_t> live = {}) {
+        problem.world_size = world, problem.rows = each, problem.live = std::move(live);
+        return candidate_rows(problem);
+    };
+    testing::expect(rows(1, 100) == 100 && rows(2, 100) == 100 && rows(4, 100) == 300, "all peers of few rows");
+    testing::expect(rows(8, 2048) == 8192 && rows(8, 3000) == 6000 && rows(8, 16384) == 16384, "whole peers");
+    testing::expect(rows(4, 100, {100, 99, 100, 100}) == 100, "no gaps in a block");
+    problem.group_rows = 16384;
+    testing::expect(rows(8, 2048) == 7 * 2048, "as many as are asked for");
 }
 
 /// Every cell of every block is scored by exactly one device, and as many by each as by any other.
@@ -100,5 +131,6 @@ int main() {
              {std::vector<std::int64_t>{37}, {33, 33}, {21, 0, 13}, {9, 9, 1, 8}})
             check_devices(loss_t::one_set_info_nce_k, live[0], live, false, form);
     check_pairs();
+    check_blocks();
     return testing::report();
 }

@@ -74,6 +74,13 @@ def test_a_device_that_comes_too_late_is_named(tmp_path):
     assert end["status"] == "timeout" and "which did not arrive (" in end["reason"]
 
 
+def test_the_record_says_how_it_was_done(tmp_path):
+    words = ["--options", "pairs=once,devices=threads", "--actions", "time", "--blocks", 1, "--warmup-seconds", 0]
+    assert run("--folder", tmp_path, *flags(base_case(world_size=2)), *words).returncode == 0
+    (first,) = [event for event in events_of(tmp_path) if event["event"] == "first_step"]
+    assert first["note"] == "pairs of devices scored once; devices run at once"
+
+
 def test_a_batch_says_which_line_is_wrong(tmp_path):
     (tmp_path / "lines").write_text("--rows 8\n\n--rosw 8\n")
     done = run("--batch", tmp_path / "lines")

@@ -110,6 +110,8 @@ struct problem_t {
     std::uint32_t seed = 42;                          ///< of the synthetic inputs
     label_layout_t labels = label_layout_t::pairs_k;  ///< of the synthetic inputs
     bool forward_only = false;                        ///< the loss alone: no gradient is written, no dL/dt, no dL/db
+    std::int64_t group_rows =
+        8192;                 ///< how, not what: small peers are scored together, up to so many rows (box/blocks.hpp)
     bool pairs_once = false;  ///< how, not what: a block of two devices' rows is scored by one of them (pairs.hpp)
 
     std::int64_t live_of(int device) const { return live.empty() ? rows : live[static_cast<std::size_t>(device)]; }

@@ -54,6 +54,40 @@ struct device_t {
     }
 };
 
+/// The rows of one device or several, one behind the other, as staging.cuh fetches them: another block's follow.
+struct group_t {
+    std::vector<gpu::buffer_t<bf16_t>> embeddings;
+    gpu::buffer_t<std::int32_t> labels;
+    gpu::candidates_t candidates;
+
+    group_t(problem_t const& problem, std::vector<std::unique_ptr<device_t>> const& devices, peer_block_t const& block,
+            gpu::ledger_t& ledger)
+        : labels(ledger, block.devices * problem.rows) {
+        candidates.device = block.first, candidates.devices = block.devices;
+        std::int64_t const cells = problem.rows * problem.dims;
+        for (int set = 0; set < sets_of(problem.loss); ++set) {
+            embeddings.emplace_back(ledger, block.devices * cells);
+            candidates.embeddings[set] = embeddings.back().data();
+        }
+        for (int member = 0; member < block.devices; ++member) {
+            auto const& from = *devices[static_cast<std::size_t>((block.first + member) % problem.world_size)];
+            for (std::size_t set = 0; set < embeddings.size(); ++set)
+                std::memcpy(embeddings[set].data() + member * cells, from.embeddings[set].data(),
+                            static_cast<std::size_t>(cells) * 2);
+            if (embeddings.size() == 1)
+                std::memcpy(labels.data() + member * problem.rows, from.labels.data(),
+                            static_cast<std::size_t>(problem.rows) * 4);
+        }
+        if (embeddings.size() == 1) candidates.labels = labels.data();
+        auto const& first = *devices[static_cast<std::size_t>(block.first)];
+        for (int set = 0; block.devices == 1 && set < sets_of(problem.loss); ++set)
+            candidates.log_sums[set] = first.step->log_sums(set);
+    }
+    void forget() {
+        for (auto& set : embeddings) std::memset(set.data(), 0xff, static_cast<std::size_t>(set.bytes()));  // NaN
+    }
+};
+
 /// Own blocks, then round by round what one device scores for two, as box.cuh queues it.
 inline void score_pairs(problem_t const& problem, std::vector<std::unique_ptr<device_t>>& devices) {
     cudaStream_t const stream = {};
@@ -91,11 +125,17 @@ inline fixture::result_t run(problem_t const& problem, fixture::data_t const& da
         for (auto& device : devices) call(*device->step);
     };
     auto against_every_block = [&](auto const& call) {  // own block first
-        for (std::size_t number = 0; number < devices.size(); ++number)
-            for (std::size_t i = 0; i < devices.size(); ++i) {
-                std::size_t const other = (number + i) % devices.size();
-                call(*devices[number]->step, devices[other]->block(static_cast<int>(other)));
+        auto const most =
+            static_cast<int>(devices[0]->step->takes_groups() ? candidate_rows(problem) / problem.rows : 1);
+        for (int number = 0; number < problem.world_size; ++number) {
+            auto& device = *devices[static_cast<std::size_t>(number)];
+            call(*device.step, device.block(number));
+            for (auto const& block : peer_blocks(peers_behind(problem.world_size, number), problem.world_size, most)) {
+                group_t staged(problem, devices, block, device.ledger);
+                call(*device.step, staged.candidates);
+                staged.forget();
             }
+        }
     };
     every([&](auto& step) { step.begin(stream); });
     if (devices[0]->step->gathers()) {

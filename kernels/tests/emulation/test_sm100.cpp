@@ -35,6 +35,15 @@ void labels() {
     }
 }
 
+/// Peers that are scored two at a time, and that lie on both sides of the last device.
+void groups() {
+    for (loss_t loss : {loss_t::one_set_sigmoid_k, loss_t::two_set_sigmoid_k}) {
+        auto problem = make_problem(loss, 70, {70, 70, 70, 70}, {64, 128}, 128);
+        problem.group_rows = 140, problem.labels = label_layout_t::mixed_k;
+        check(problem);
+    }
+}
+
 /// Blocks of two devices scored by one of them: whole, in halves, of few rows and of none.
 void pairs() {
     for (loss_t loss : {loss_t::one_set_sigmoid_k, loss_t::two_set_sigmoid_k})
@@ -60,6 +69,7 @@ int main() {
     emulation::options().major = 10;
     every_loss();
     labels();
+    groups();
     pairs();
     article();
     return testing::report();

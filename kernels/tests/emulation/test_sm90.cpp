@@ -28,7 +28,13 @@ void one_set_sigmoid() {
     problem.self_pairs = true, problem.labels = label_layout_t::distinct_k, problem.scale = 5, problem.bias = -1;
     check(problem);
     check(make_problem(loss_t::one_set_sigmoid_k, 140, {140, 3}, {64, 128}, 128));  // a block of another device
-    check(make_problem(loss_t::one_set_sigmoid_k, 1100, {1090}, {64}, 64));         // several superblocks
+    problem = make_problem(loss_t::one_set_sigmoid_k, 70, {70, 70, 70, 70}, {64, 128}, 128);
+    problem.group_rows = 140, problem.labels = label_layout_t::mixed_k;
+    check(problem);  // peers two at a time, on both sides of the last one
+    problem = make_problem(loss_t::one_set_sigmoid_k, 40, {40, 40, 40}, article_k, 1024);
+    problem.group_rows = 40, problem.labels = label_layout_t::mixed_k;
+    check(problem);  // positives on other devices, whose rows do not stay
+    check(make_problem(loss_t::one_set_sigmoid_k, 1100, {1090}, {64}, 64));  // several superblocks
 }
 
 /// What lies between two sets' positives and negatives cancels where the softmax is near 1: see docs/contracts.md, section 3.

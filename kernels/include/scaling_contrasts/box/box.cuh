@@ -314,14 +314,12 @@ class box_t {
     /// Devices in their order, in blocks of up to group_ that follow one another.
     std::vector<candidates_t> blocks_in(std::vector<int> const& peers, bool log_sums) {
         std::vector<candidates_t> blocks;
-        for (int const peer : peers) {
-            if (!blocks.empty() && blocks.back().devices < group_ &&
-                peer == blocks.back().device + blocks.back().devices) {
-                ++blocks.back().devices;
-                continue;
-            }
-            blocks.push_back(rows_of(peer));
-            if (!log_sums) blocks.back().log_sums[0] = blocks.back().log_sums[1] = nullptr;
+        auto const grouped = peer_blocks(peers, problem_.world_size, static_cast<int>(group_));
+        for (auto const& [first, count] : grouped) {
+            auto& block = blocks.emplace_back(rows_of(first));
+            block.devices = count;
+            block.stays = devices() == problem_.world_size && grouped.size() <= staging_t::buffers_k;
+            if (!log_sums) block.log_sums[0] = block.log_sums[1] = nullptr;
         }
         return blocks;
     }

@@ -1,9 +1,9 @@
 // What the box asks of an engine: one device's share of a step, block of candidates by block of candidates.
 #pragma once
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
+#include "scaling_contrasts/box/blocks.hpp"
 #include "scaling_contrasts/gpu/check.cuh"
 #include "scaling_contrasts/pairs.hpp"
 
@@ -19,22 +19,15 @@ struct set_t {
 /// A block of candidates: the live rows of one device, in memory of the GPU that scores them. Or of several, one behind the
 /// other, where all their rows are live.
 struct candidates_t {
-    int device = 0;                        ///< whose rows; its first row's global number is device * problem.rows
+    int device = 0;                        ///< whose rows; its first row's global number is device * problem.rows, and
+                                           ///< they run on, where `devices` go past the last one, too
     bf16_t const* embeddings[2] = {};      ///< of each set, [live][dims]
     std::int32_t const* labels = nullptr;  ///< [live], one set only
-    int devices = 1;                       ///< from `device` on; more than one for engines that take_groups() alone
-    float const* log_sums[2] = {};         ///< passes after the first: as log_sums() of that device gave them
+    int devices = 1;                ///< from `device` on, modulo all; several for engines that takes_groups() alone
+    bool stays = false;             ///< whether the embeddings are still there in finish()
+    float const* log_sums[2] = {};  ///< passes after the first: as log_sums() of that device gave them
 };
 
-/// Rows of a block of candidates that an engine which takes groups must expect: peers of few rows come several at a time, for
-/// a kernel over few cells spends most of its time beginning and ending.
-inline std::int64_t candidate_rows(problem_t const& problem) {
-    constexpr std::int64_t enough = 8192;
-    for (int device = 0; device < problem.world_size; ++device)
-        if (problem.live_of(device) != problem.rows) return problem.rows;  // global numbers would not run on
-    auto const peers = std::max<std::int64_t>(1, problem.world_size - 1);
-    return problem.rows * std::clamp<std::int64_t>(enough / problem.rows, 1, peers);
-}
 /// Live rows of a block.
 inline std::int64_t live_of(problem_t const& problem, candidates_t const& block) {
     return block.devices > 1 ? block.devices * problem.rows : problem.live_of(block.device);

@@ -44,7 +44,7 @@ class staging_t {
         if (buffer.holds == block.device) return;
         if (buffer.in_use) buffer.free.wait(copies_);
         for (int member = 0; member < block.devices; ++member) {
-            candidates_t const from = rows_of(block.device + member, copies_);
+            candidates_t const from = rows_of((block.device + member) % problem_.world_size, copies_);
             std::int64_t const live = problem_.live_of(from.device), first = member * problem_.rows;
             for (int set = 0; set < sets_of(problem_.loss); ++set)
                 copy(buffer.embeddings[set].data() + first * problem_.dims, from.embeddings[set],

@@ -58,7 +58,7 @@ class basic_engine_t final : public gpu::device_step_t {
             if (!is_float && !problem.forward_only) set.gradient = gpu::buffer_t<float>(ledger, cells);
             set.partial = gpu::buffer_t<double2>(ledger, finish_blocks(problem.rows));
             if (problem.world_size > 1) {
-                auto const candidates = takes_groups() ? gpu::candidate_rows(problem) : problem.rows;
+                auto const candidates = takes_groups() ? candidate_rows(problem) : problem.rows;
                 set.candidate_norms = gpu::buffer_t<float>(ledger, std::int64_t(ladder_.count) * padded_to(candidates));
             }
             if (is_softmax(problem.loss)) {

@@ -55,14 +55,16 @@ class sm90_engine_t {
     }
 
     /// Scores this GPU's rows against a block of candidates; `own`: the block is those rows. Own rows' gradients alone are summed.
+    /// `stays`: the embeddings are still there in finish(), which then gives back what rounding takes off positives' weights.
     gpu_status_t score(void const* embeddings, int32_t const* labels, uint32_t rows, uint32_t live, int64_t first_row,
-                       bool own, cudaStream_t stream) {
+                       bool own, cudaStream_t stream, bool stays = true) {
         auto const* x = static_cast<__nv_bfloat16 const*>(embeddings);
         sm90::params_t a = a_;
         sm90::maps_t maps = row_maps_;
         a.own = own;
         a.accumulate = scored_;
-        a.column_x = own ? a_.x : tuning_.fp16 ? column_y_ : x;
+        auto const* const column_x = own ? a_.x : tuning_.fp16 ? column_y_ : x;
+        a.column_x = own || stays ? column_x : nullptr;
         if (own) {
             a.column = a.row;
         } else {
@@ -70,7 +72,7 @@ class sm90_engine_t {
                 return {status_t::unsupported_k, "a block of candidates is larger than candidate_rows"};
             a.column = {column_records_, int((live + sm90::tile_k - 1) / sm90::tile_k), int(live)};
             if (live == 0) return {};
-            if (auto s = map(maps, a.column_x, live); !s) return s;
+            if (auto s = map(maps, column_x, live); !s) return s;
             maps.row = row_maps_.row;
             if (auto s = prepare(x, labels, live, first_row, column_records_, a.column.blocks, false, stream); !s)
                 return s;

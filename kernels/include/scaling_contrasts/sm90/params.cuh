@@ -72,10 +72,10 @@ struct params_t {
     int rows;
     // the block of candidates being scored
     side_t column;
-    __nv_bfloat16 const* column_x;
-    bool own;             // candidates are the rows themselves: only tiles I <= J are scored
-    bool accumulate;      // dx already holds the share of an earlier block
-    uint8_t* weights;     // ring of superblocks: [superblock][tile][band][half][row][64], swizzled
+    __nv_bfloat16 const* column_x;  // null: they will be gone when the step is finished
+    bool own;                       // candidates are the rows themselves: only tiles I <= J are scored
+    bool accumulate;                // dx already holds the share of an earlier block
+    uint8_t* weights;               // ring of superblocks: [superblock][tile][band][half][row][64], swizzled
     int wide, ring, lag;  // strips a superblock spans in J; superblocks in the ring; superblocks the gradient lags
     bool interleave;      // score and gradient items of a stage alternate
     bool ahead;           // takers take the next item while the present one is loaded

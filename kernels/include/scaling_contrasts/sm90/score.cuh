@@ -342,7 +342,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     }
 
     if constexpr (kind_::fast)
-        if (positives) {
+        if (positives && a.column_x) {
             auto append = [&](side_t const& side, int row, __nv_bfloat16 const* other, float const(&band)[5],
                               int count) {
                 if (row >= side.live) return;
