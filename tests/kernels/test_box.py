@@ -35,9 +35,8 @@ def small_cases(here, loss, world_size, virtual):
         options = f"virtual_devices={str(virtual).lower()},meeting={meeting}"
         for engine in engines(here, loss):
             yield case, "--engine", engine, "--options", options, "--fabric", "peer"
-        if loss in SIGMOID:
-            for _ in range(2):  # to the same bits
-                yield case, "--engine", "sm80", "--options", f"{options},pairs=once", "--fabric", "peer"
+            for _ in range(2 if loss in SIGMOID else 0):  # to the same bits
+                yield case, "--engine", engine, "--options", f"{options},pairs=once", "--fabric", "peer"
 
 
 def large_cases(loss, gpus):
@@ -47,7 +46,8 @@ def large_cases(loss, gpus):
     one = base_case(rows=1200 // world_size * world_size, **shared)
     many = base_case(rows=1200 // world_size, world_size=world_size, **shared)
     words = ("--fabric", "peer", "--options", f"virtual_devices={virtual}")
-    return [(one, *words), (many, *words)]
+    once = [(many, *words[:-1], words[-1] + ",pairs=once")] if loss in SIGMOID else []
+    return [(one, *words), (many, *words), *once]
 
 
 @pytest.fixture(scope="module")
