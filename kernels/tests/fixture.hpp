@@ -51,28 +51,35 @@ struct cosines_t {
     std::vector<double> norms[2], grid;  ///< norms of the first and the last set; grid over live rows
 };
 
-inline cosines_t find_cosines(problem_t const& problem, data_t const& data, int prefix) {
-    std::size_t const n = data.live.size();
-    auto at = [&](std::size_t set, std::size_t i, int c) {
-        return static_cast<double>(
-            static_cast<float>(data.sets[set][static_cast<std::size_t>(data.live[i] * problem.dims + c)]));
+/// Live rows of a set in float64, `[n][dims]`.
+inline std::vector<double> widened(problem_t const& problem, data_t const& data, std::size_t set) {
+    std::vector<double> rows;
+    for (std::int64_t const row : data.live)
+        for (int c = 0; c < problem.dims; ++c)
+            rows.push_back(static_cast<double>(
+                static_cast<float>(data.sets[set][static_cast<std::size_t>(row * problem.dims + c)])));
+    return rows;
+}
+
+inline cosines_t find_cosines(problem_t const& problem, std::vector<double> const& first,
+                              std::vector<double> const& last, int prefix) {
+    auto const dims = static_cast<std::size_t>(problem.dims), n = first.size() / dims;
+    auto dot = [&](std::vector<double> const& x, std::size_t i, std::vector<double> const& y, std::size_t j) {
+        double const *const u = x.data() + i * dims, *const v = y.data() + j * dims;
+        double sum = 0;
+        for (int c = 0; c < prefix; ++c) sum += u[c] * v[c];
+        return sum;
     };
-    std::size_t const last = data.sets.size() - 1;
     cosines_t out;
-    for (std::size_t side = 0; side < 2; ++side)
-        for (std::size_t i = 0; i < n; ++i) {
-            double square = 0;
-            for (int c = 0; c < prefix; ++c) square += at(side * last, i, c) * at(side * last, i, c);
-            out.norms[side].push_back(std::sqrt(square));
-        }
+    for (std::size_t i = 0; i < n; ++i) {
+        out.norms[0].push_back(std::sqrt(dot(first, i, first, i)));
+        out.norms[1].push_back(std::sqrt(dot(last, i, last, i)));
+    }
     out.grid.assign(n * n, 0);
     for (std::size_t i = 0; i < n; ++i)
-        for (std::size_t j = 0; j < n; ++j) {
-            if (out.norms[0][i] < 1e-12 || out.norms[1][j] < 1e-12) continue;
-            double dot = 0;
-            for (int c = 0; c < prefix; ++c) dot += at(0, i, c) * at(last, j, c);
-            out.grid[i * n + j] = dot / (out.norms[0][i] * out.norms[1][j]);
-        }
+        for (std::size_t j = 0; j < n; ++j)
+            if (out.norms[0][i] >= 1e-12 && out.norms[1][j] >= 1e-12)
+                out.grid[i * n + j] = dot(first, i, last, j) / (out.norms[0][i] * out.norms[1][j]);
     return out;
 }
 
@@ -151,15 +158,12 @@ inline std::vector<double> find_slopes(problem_t const& problem, data_t const& d
 
 inline result_t oracle(problem_t const& problem, data_t const& data) {
     result_t out;
-    std::size_t const n = data.live.size(), sets = data.sets.size(), last = sets - 1;
+    std::size_t const n = data.live.size(), sets = data.sets.size(), last_set = sets - 1;
     for (auto const& x : data.sets) out.gradients.emplace_back(x.size(), 0.0);
-    auto at = [&](std::size_t set, std::size_t i, int c) {
-        return static_cast<double>(
-            static_cast<float>(data.sets[set][static_cast<std::size_t>(data.live[i] * problem.dims + c)]));
-    };
+    auto const first = widened(problem, data, 0), last = widened(problem, data, last_set);
     for (std::size_t p = 0; p < problem.prefixes.size(); ++p) {
         int const prefix = problem.prefixes[p];
-        auto const cosines = find_cosines(problem, data, prefix);
+        auto const cosines = find_cosines(problem, first, last, prefix);
         auto const slopes = find_slopes(problem, data, cosines, problem.weight_of(p), out.scalars.loss);
         for (std::size_t i = 0; i < n; ++i)
             for (std::size_t j = 0; j < n; ++j) {
@@ -168,13 +172,14 @@ inline result_t oracle(problem_t const& problem, data_t const& data) {
                 out.scalars.bias_gradient += slope, out.bias_terms += std::abs(slope);
                 double const a = cosines.norms[0][i], b = cosines.norms[1][j];
                 if (slope == 0 || a < 1e-12 || b < 1e-12) continue;
-                for (int c = 0; c < prefix; ++c) {
-                    double const u = at(0, i, c) / a, v = at(last, j, c) / b;
-                    out.gradients[0][static_cast<std::size_t>(data.live[i] * problem.dims + c)] +=
-                        problem.scale * slope * (v - cosine * u) / a;
-                    out.gradients[last][static_cast<std::size_t>(data.live[j] * problem.dims + c)] +=
-                        problem.scale * slope * (u - cosine * v) / b;
-                }
+                double const of_both = problem.scale * slope / (a * b), of_row = of_both * cosine * b / a,
+                             of_column = of_both * cosine * a / b;
+                double const *const u = first.data() + i * static_cast<std::size_t>(problem.dims),
+                                    *const v = last.data() + j * static_cast<std::size_t>(problem.dims);
+                double *const du = out.gradients[0].data() + data.live[i] * problem.dims,
+                              *const dv = out.gradients[last_set].data() + data.live[j] * problem.dims;
+                for (int c = 0; c < prefix; ++c) du[c] += of_both * v[c] - of_row * u[c];
+                for (int c = 0; c < prefix; ++c) dv[c] += of_both * u[c] - of_column * v[c];
             }
     }
     if (is_softmax(problem.loss)) out.scalars.bias_gradient = out.bias_terms = 0;
