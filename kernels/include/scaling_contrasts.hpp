@@ -8,7 +8,7 @@
 //   threads.hpp  the thread pool
 //   cpu/         the CPU engine: layout, instruction sets, the schedule of a block
 //   devices.hpp  which devices a process drives
-//   rails/       between processes and machines, apart: include rails/step.hpp
+//   rails/       between processes and machines, apart: include rails/step.hpp and rails/cpu_box.hpp
 //   step.hpp     begin, score, finish, all_reduce over the devices of this process
 //
 // Needs C++20, GCC or Clang, and threads. See examples/header_only.
