@@ -9,18 +9,21 @@ struct schedule_t {
     char const* name;
     int cluster, taker;
     bool fp16;
+    int cut;
 };
-/// Pairs and squares are clusters; ahead: the next item is taken while the one before is loaded.
+/// Pairs and squares are clusters; ahead: the next item is taken while the one before is loaded; cut: gradient items are.
 constexpr schedule_t schedules_k[] = {
-    {"default", 1, 0, false},       {"taker", 1, 1, false},       {"taker_ahead", 1, 2, false},
-    {"pairs", 2, 1, false},         {"pairs_ahead", 2, 2, false}, {"squares", 4, 1, false},
-    {"squares_ahead", 4, 2, false}, {"fp16", 1, 0, true},         {"fp16_pairs", 2, 1, true},
+    {"default", 1, 0, false, 1},       {"taker", 1, 1, false, 1},       {"taker_ahead", 1, 2, false, 1},
+    {"pairs", 2, 1, false, 1},         {"pairs_ahead", 2, 2, false, 1}, {"squares", 4, 1, false, 1},
+    {"squares_ahead", 4, 2, false, 1}, {"fp16", 1, 0, true, 1},         {"fp16_pairs", 2, 1, true, 1},
+    {"cut_2", 1, 1, false, 2},         {"cut_4", 1, 1, false, 4},       {"pairs_cut_4", 2, 1, false, 4},
 };
 
 sm90_tuning_t tuning_of(std::string const& schedule) {
     sm90_tuning_t tuning;
     for (auto const& each : schedules_k)
-        if (schedule == each.name) tuning.cluster = each.cluster, tuning.taker = each.taker, tuning.fp16 = each.fp16;
+        if (schedule == each.name)
+            tuning.cluster = each.cluster, tuning.taker = each.taker, tuning.fp16 = each.fp16, tuning.cut = each.cut;
     return tuning;
 }
 

@@ -1,6 +1,6 @@
 // Correctness of the sm90 engine against float64, computed on the same GPU by plain loops over the formulas.
 //   sm90_checks [quick|all|large|tiny]     one line a case, and at the end 'N passed, N failed'
-//   sm90_checks variant CLUSTER TAKER FP16 of one way of running the article's ladder (sm90_tuning_t)
+//   sm90_checks variant CLUSTER TAKER FP16 CUT     of one way of running the article's ladder (sm90_tuning_t)
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -281,13 +281,13 @@ void run(case_t const& c) {
                     el <= 1e-5 && et <= 1e-4 && eb <= 1e-4;
     ok ? ++passed : ++failed;
     std::printf("%s R=%lld live=%lld foreign=%lld D=%d P=%zu %s t=%g b=%g%s%s%s%s%s ring=%d wide=%d lag=%d cluster=%d "
-                "taker=%d fp16=%d | dX%s | "
+                "taker=%d fp16=%d cut=%d | dX%s | "
                 "loss %.1e dt %.1e db %.1e | repeats %s, guards %s\n",
                 ok ? "ok   " : "WRONG", (long long)c.rows, (long long)c.live, (long long)c.foreign, c.dims,
                 c.ladder.size(), name_of(c.labels), c.t, c.b, c.fp32 ? " fp32" : "", c.self_pairs ? " self" : "",
                 c.zero_rows ? " zeros" : "", c.ramp ? " ramp" : "", c.tuning.general ? " general" : "", c.tuning.ring,
-                c.tuning.wide, c.tuning.lag, c.tuning.cluster, c.tuning.taker, c.tuning.fp16, bands, el, et, eb,
-                same ? "yes" : "NO", guards ? "hold" : "BROKEN");
+                c.tuning.wide, c.tuning.lag, c.tuning.cluster, c.tuning.taker, c.tuning.fp16, c.tuning.cut, bands, el,
+                et, eb, same ? "yes" : "NO", guards ? "hold" : "BROKEN");
     std::fflush(stdout);
 }
 
@@ -344,10 +344,11 @@ int main(int argc, char** argv) {
             cases.push_back(c);
         }
     }
-    if (mode == "variant" && argc == 5) {  // where its schedule has corners
+    if (mode == "variant" && argc == 6) {  // where its schedule has corners
         cases.clear();
         sm90_tuning_t tuning;
-        tuning.cluster = std::atoi(argv[2]), tuning.taker = std::atoi(argv[3]), tuning.fp16 = std::atoi(argv[4]);
+        tuning.cluster = std::atoi(argv[2]), tuning.taker = std::atoi(argv[3]), tuning.fp16 = std::atoi(argv[4]),
+        tuning.cut = std::atoi(argv[5]);
         auto const add = [&](case_t c) {
             c.tuning = tuning;
             cases.push_back(c);

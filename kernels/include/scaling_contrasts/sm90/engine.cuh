@@ -20,6 +20,8 @@ struct sm90_tuning_t {
     int cluster = 1;          ///< CTAs that share operands: 1, 2 or 4; the article's ladder alone
     int taker = 0;      ///< a warp takes items: 1 after the one before is loaded, 2 ahead; 0: only in clusters, like 1
     bool fp16 = false;  ///< rows and weights as fp16, in scratch; the article's ladder alone, without a taker
+    int cut =
+        1;  ///< items that a gradient tile's sum over a superblock is cut into, 1 to 8, by a taker: more CTAs work
 };
 
 class sm90_engine_t {
@@ -218,6 +220,8 @@ class sm90_engine_t {
         if (tuning.cluster != 1 && tuning.cluster != 2 && tuning.cluster != 4)
             return refuse("clusters are of 1, 2 or 4 CTAs");
         if ((tuning.cluster > 1 || tuning.taker) && !fast_) return refuse("clusters are for the article's ladder");
+        if (tuning.cut < 1 || tuning.cut > sm90::strip_k) return refuse("a sum is cut into 1 to 8 items");
+        if (tuning.cut > 1 && tuning.cluster == 1 && !tuning.taker) return refuse("sums are cut by a taker alone");
         if (tuning.fp16 && !fast_) return refuse("fp16 weights are for the article's ladder");
         if (tuning.fp16 && (tuning.cluster > 2 || (tuning.cluster == 1 && tuning.taker)))
             return refuse("fp16 weights run without a taker, or in clusters of 2");
@@ -239,6 +243,7 @@ class sm90_engine_t {
         a_.lag = tuning_.lag;
         a_.interleave = tuning_.interleave;
         a_.ahead = tuning_.taker == 2;
+        a_.cut = tuning_.cut;
         return {};
     }
     void plan_superblocks(sm90::params_t& a) const {

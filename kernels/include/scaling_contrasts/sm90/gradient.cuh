@@ -121,7 +121,7 @@ __device__ __forceinline__ void write_share(params_t const& a, item_t const& ite
 
 template <class kind_, int size_>
 __device__ __forceinline__ void gradient_item(params_t const& a, item_t const& item, consumer_t<kind_>& c) {
-    sum_t const sum = sum_of(a, item);
+    sum_t const sum = sum_of<kind_>(a, item);
     uint32_t seen = 0;  // looked up early, so that the answer is here when it is needed
     if (c.lane == 0 && item.count)
         seen = *const_cast<uint32_t const volatile*>(a.turn + item.row * a.programs + item.at);

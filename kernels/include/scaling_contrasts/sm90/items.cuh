@@ -37,8 +37,20 @@ __host__ __device__ inline int tiles_of(superblock_t const& s) {
     int const ni = s.i1 - s.i0, nj = s.j1 - s.j0;
     return s.diagonal ? ni * (ni + 1) / 2 + ni * (nj - ni) : ni * nj;
 }
-__host__ __device__ inline int gradients_of(params_t const& a, superblock_t const& s) {
-    return a.programs * (s.i1 - s.i0 + (a.own ? s.j1 - s.j0 - s.diagonal : 0));
+/// Most items that a gradient tile's sum is cut into, and how many it is over `blocks` blocks. Where nobody but the producer
+/// takes items, one: its registers are too few for more.
+template <class kind_>
+__device__ int cut_of(params_t const& a) {
+    return kind_::taker ? a.cut : 1;
+}
+template <class kind_>
+__device__ int parts_of(params_t const& a, int blocks) {
+    return kind_::taker ? min(a.cut, blocks) : 1;
+}
+template <class kind_>
+__device__ int gradients_of(params_t const& a, superblock_t const& s) {
+    int const ni = s.i1 - s.i0, nj = s.j1 - s.j0;
+    return a.programs * (ni * parts_of<kind_>(a, nj) + (a.own ? (nj - s.diagonal) * parts_of<kind_>(a, ni) : 0));
 }
 /// Items of a superblock as clusters take them: several at a time.
 template <class kind_>
@@ -47,7 +59,7 @@ __device__ int score_slots(params_t const& a) {
 }
 template <class kind_>
 __device__ int gradient_slots(params_t const& a) {
-    return a.programs * strip_k * (a.own ? 1 + a.wide : 1) / kind_::ctas;
+    return cut_of<kind_>(a) * a.programs * strip_k * (a.own ? 1 + a.wide : 1) / kind_::ctas;
 }
 template <class kind_>
 __device__ uint32_t items_of(params_t const& a) {
@@ -59,12 +71,12 @@ enum item_kind_t : uint32_t { stop_k, score_k, gradient_k, no_score_k, no_gradie
 
 /// Eight words, passed to the other warps of a CTA through shared memory by the one that takes items.
 struct alignas(16) item_t {
-    uint32_t kind;    // on its way from a taker: plus halves of tiles to wait for << 8
-    uint32_t row;     // row block
-    uint32_t at;      // score: column block; gradient: program
-    uint32_t index;   // superblock
-    uint32_t slot;    // score: tile slot in the ring of weights; gradient: that of tile (i0, j0)
-    uint32_t k;       // gradient: blocks of the sum; score: half of the rows, plus 2 for which half of the statistics
+    uint32_t kind;   // on its way from a taker: plus halves of tiles to wait for << 8
+    uint32_t row;    // row block
+    uint32_t at;     // score: column block; gradient: program
+    uint32_t index;  // superblock
+    uint32_t slot;   // score: tile slot in the ring of weights; gradient: that of tile (i0, j0)
+    uint32_t k;  // gradient: blocks of the sum | the first << 16; score: half of the rows | half of the statistics << 1
     uint32_t origin;  // gradient: j0 / strip_k | i0 / strip_k << 16; score: superblock to wait for, + 1
     uint32_t count;   // gradient: shares that come before; score: what `consumed` must be there
 };
@@ -112,7 +124,7 @@ struct scheduler_t {
             if (stage >= a.ring) {
                 before.advance(a, stage - a.ring);
                 out.origin = stage - a.ring + 1;
-                out.count = gradients_of(a, superblock(a, before));
+                out.count = gradients_of<kind_>(a, superblock(a, before));
             }
             return true;
         }
@@ -120,20 +132,25 @@ struct scheduler_t {
         if (s < 0 || s >= a.superblocks) return false;
         gradient.advance(a, s);
         superblock_t const b = superblock(a, gradient);
-        uint32_t const pieces = a.programs / broad;
+        uint32_t const cut = cut_of<kind_>(a), pieces = a.programs / broad;
+        uint32_t const part = kind_::taker ? k / (ng / cut) : 0;  // all first parts, then all second ones
+        k -= part * (ng / cut);
         int const r = k / pieces * high + row_rank;
         bool const column_side = r >= strip_k;
         int const block = column_side ? b.j0 + r - strip_k : b.i0 + r;
         auto const there = [&](int row) { return column_side ? row < b.j1 && row - b.j0 >= b.diagonal : row < b.i1; };
-        if (!(there(block) || (high > 1 && there(block ^ 1)))) return false;
+        uint32_t const blocks = column_side ? b.i1 - b.i0 : b.j1 - b.j0, parts = parts_of<kind_>(a, blocks);
+        if (part >= parts || !(there(block) || (high > 1 && there(block ^ 1)))) return false;
         out.kind = there(block) ? gradient_k : no_gradient_k;
         out.row = block;
         out.at = k % pieces * broad + column_rank;
         out.index = s;
         out.slot = (s % a.ring) * tiles;
-        out.k = column_side ? b.i1 - b.i0 : b.j1 - b.j0;
+        uint32_t const begin = part * blocks / parts, end = (part + 1) * blocks / parts;
+        out.k = (end - begin) | begin << 16;
         out.origin = uint32_t(b.j0 / strip_k) | uint32_t(b.i0 / strip_k) << 16;
-        out.count = column_side ? gradient.si : (a.own ? gradient.si : 0) + gradient.group;
+        // superblocks before have whole strips, and so as many parts as there can be
+        out.count = part + cut * (column_side ? gradient.si : (a.own ? gradient.si : 0) + gradient.group);
         scored_needed = 2 * tiles_of(b);
         return true;
     }

@@ -82,7 +82,7 @@ struct producer_t {
     __device__ __forceinline__ void gradient(item_t const& item) {
         if (scored) await_all(score_ring, 0);
         scored = false;
-        sum_t const sum = sum_of(a, item);
+        sum_t const sum = sum_of<kind_>(a, item);
         program_t const program = a.program[item.at];
         bool const narrow = program.width < piece_k;
         bool const shared_weights = kind_::broad > 1 && a.program[item.at ^ 1].band == program.band;

@@ -139,7 +139,8 @@ __global__ void __launch_bounds__(threads_k, ctas_k)
             watch.lap(item_wait_k, c.thread == 0);
             if (item.kind == stop_k) break;
             if (kind_::ctas > 1 && item.kind == no_score_k) pass_score(c);
-            else if (kind_::ctas > 1 && item.kind == no_gradient_k) c.pass(c.gradient, score_stages_k, 2 * item.k);
+            else if (kind_::ctas > 1 && item.kind == no_gradient_k)
+                c.pass(c.gradient, score_stages_k, 2 * (item.k & 0xffff));
             else if (item.kind == score_k) score_item<kind_>(a, item, c, scale);
             else if (__reduce_or_sync(~0u, uint32_t(a.program[item.at].width)) == piece_k)
                 gradient_item<kind_, 64>(a, item, c);
