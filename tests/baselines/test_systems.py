@@ -71,10 +71,13 @@ def check_expectation(case: dict, outputs: list[Outputs]) -> None:
 
 
 def reference_cases(name: str, world_size: int) -> list[dict]:
+    """On 4 ranks under torchrun in state init alone: their strided cases are of the other one."""
+    crowded = world_size == 4 and REGISTRY[name]["launcher"] == "torchrun"
+    states = [STATES["init"]] if crowded else list(STATES.values())
     return [
         driver.make_case(name, variant, world_size=world_size, rows=32, **state)
         for variant in quick_variants(name, world_size)
-        for state in (*STATES.values(), *([TRAINED] if world_size == 2 else []))
+        for state in (*states, *([TRAINED] if world_size == 2 else []))
         if not (state is TRAINED and REGISTRY[name]["variants"][variant]["loss"].endswith("info_nce"))
     ]
 
@@ -160,7 +163,8 @@ def test_compiled_variants_equal_the_reference(name: str, world_size: int) -> No
         pytest.skip("nothing compiled")
     needs(name)
     shape = {"world_size": world_size, "rows": 16, "prefixes": (32, 96)}
-    cases = [driver.make_case(name, variant, **shape, **state) for variant in variants for state in STATES.values()]
+    # One state: another one is other numbers in the same program.
+    cases = [driver.make_case(name, variant, **shape, **STATES["negatives"]) for variant in variants]
     try:
         results = driver.run_ranks(cases, timeout=500)
     except AssertionError as problem:
