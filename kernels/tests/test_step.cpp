@@ -76,9 +76,10 @@ void check_groups() {
                     auto problem = make_problem(loss_t::one_set_info_nce_k, rows, ladder, 160, state);
                     problem.form = form, problem.labels = labels;
                     if (number % 2) problem.gradient_type = gradient_type_t::bfloat16_k;
-                    // rows that all lie close together: the projection leaves little of weights rounded to bf16
-                    bool const close = labels == label_layout_t::equal_k && state.scale > 50;
-                    check(problem, {}, close ? 1.5 : 1);
+                    // At t = 100 one negative can carry a row's gradient, with all of its weight's 2^-9; the
+                    // projection off the row takes more of the weight than of its rounding, most where all rows lie close together.
+                    bool const saturated = state.scale > 50, close = labels == label_layout_t::equal_k;
+                    check(problem, {}, !saturated ? 1 : close ? 1.5 : 1.05);
                 }
                 ++number;
             }
