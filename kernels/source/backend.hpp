@@ -68,8 +68,8 @@ class backend_t {
     virtual void build() = 0;
     /// Forward and backward to all outputs. May return before the devices are done.
     virtual void step() = 0;
-    /// Seconds of each stage of a step, in order, on average over `steps` steps that are not replayed from a graph; empty
-    /// where a step has no stages.
+    /// Seconds of each stage of a step, in order, on average over `steps` steps that are not replayed from a graph;
+    /// empty where a step has no stages.
     using stage_seconds_t = std::pair<std::string, double>;
     virtual std::vector<stage_seconds_t> stages([[maybe_unused]] int steps) { return {}; }
     /// Returns when the devices are done.
@@ -111,8 +111,8 @@ struct backend_factory_t {
     std::unique_ptr<backend_t> (*make)(problem_t const&, run_options_t const&) = nullptr;
 };
 
-/// An all-reduce in the place of a loss (--loss one_set_all_reduce): each device's `rows` x `dims` floats become the sums over
-/// devices. Defined beside cuda_factory().
+/// An all-reduce in the place of a loss (--loss one_set_all_reduce): each device's `rows` x `dims` floats become the
+/// sums over devices. Defined beside cuda_factory().
 backend_factory_t const& collectives_factory();
 backend_factory_t const& cpu_factory();
 /// Defined by cuda_backend.cu when CMake found a CUDA compiler, else by cuda_missing.cpp.

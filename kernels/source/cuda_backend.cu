@@ -1,5 +1,5 @@
-// The benchmark's backend for --device cuda: inputs made on the GPUs, the engine their architecture calls for, the step replayed
-// as CUDA graphs. Devices are the visible GPUs in order, or virtual ones that share the first.
+// The benchmark's backend for --device cuda: inputs made on the GPUs, the engine their architecture calls for, the step
+// replayed as CUDA graphs. Devices are the visible GPUs in order, or virtual ones that share the first.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -308,8 +308,8 @@ class cuda_backend_t final : public backend_t {
         gpu::use_device(0);
     }
 
-    /// How long devices waited for one another, a step: at its start, of which the last to begin waits least, and in the sum of
-    /// the scalars at its end, most of a device over devices. Nothing where they meet by events.
+    /// How long devices waited for one another, a step: at its start, of which the last to begin waits least, and in
+    /// the sum of the scalars at its end, most of a device over devices. Nothing where they meet by events.
     std::map<std::string, double> figures() override {
         if (!domain_ || box_->meeting() != gpu::meeting_t::flags_k) return {};
         synchronize();

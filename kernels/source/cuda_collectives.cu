@@ -1,5 +1,6 @@
-// An all-reduce in the place of a loss: --loss one_set_all_reduce --device cuda --world-size N. Each GPU holds rows x dims floats,
-// the case's embeddings at first; a step makes each of them the sum over GPUs. Steps repeat in place, so numbers grow.
+// An all-reduce in the place of a loss: --loss one_set_all_reduce --device cuda --world-size N. Each GPU holds rows x
+// dims floats, the case's embeddings at first; a step makes each of them the sum over GPUs. Steps repeat in place, so
+// numbers grow.
 #include <algorithm>
 #include <cstring>
 

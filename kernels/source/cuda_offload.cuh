@@ -1,5 +1,5 @@
-// The benchmark's backend for --device cuda --options offload=true: embeddings and gradients in pinned memory of the host,
-// streamed through one GPU by blocks of rows.
+// The benchmark's backend for --device cuda --options offload=true: embeddings and gradients in pinned memory of the
+// host, streamed through one GPU by blocks of rows.
 #pragma once
 #include <algorithm>
 #include <chrono>

@@ -11,7 +11,8 @@ struct schedule_t {
     bool fp16;
     int cut;
 };
-/// Pairs and squares are clusters; ahead: the next item is taken while the one before is loaded; cut: gradient items are.
+/// Pairs and squares are clusters; ahead: the next item is taken while the one before is loaded; cut: gradient items
+/// are.
 constexpr schedule_t schedules_k[] = {
     {"default", 1, 0, false, 1},       {"taker", 1, 1, false, 1},       {"taker_ahead", 1, 2, false, 1},
     {"pairs", 2, 1, false, 1},         {"pairs_ahead", 2, 2, false, 1}, {"squares", 4, 1, false, 1},

@@ -21,8 +21,8 @@ struct step_inputs_t {
     std::string schedule = "default";  ///< of sm90's one_set_sigmoid: one of sm90_schedules()
 };
 
-/// The sm90 and sm100 engines have sources of their own, for their instructions exist on few architectures. Where those are
-/// not built, cuda_sm90_missing.cu and cuda_sm100_missing.cu stand in.
+/// The sm90 and sm100 engines have sources of their own, for their instructions exist on few architectures. Where those
+/// are not built, cuda_sm90_missing.cu and cuda_sm100_missing.cu stand in.
 bool sm90_built();
 /// Names of the ways in which the sm90 engine runs the article's ladder, the default first.
 std::vector<std::string> sm90_schedules();

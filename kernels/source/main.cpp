@@ -1,4 +1,5 @@
-// The benchmark binary: parse, run one case or those of a file, say how it ended. Exit 0: ok; 1: a case failed; 2: bad input.
+// The benchmark binary: parse, run one case or those of a file, say how it ended. Exit 0: ok; 1: a case failed; 2: bad
+// input.
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -12,7 +13,8 @@ namespace {
 
 using namespace scaling_contrasts::bench;
 
-/// One case a line, its flags as on the command line, without quotes. Returns the worst exit status. Throws usage_error_t.
+/// One case a line, its flags as on the command line, without quotes. Returns the worst exit status. Throws
+/// usage_error_t.
 int run_batch(std::string const& path) {
     std::ifstream file(path);
     if (!file) throw usage_error_t("cannot read " + path + "; --batch takes a file with the flags of one case a line");

@@ -298,8 +298,8 @@ class run_t {
         return seconds;
     }
 
-    /// Best of a few blocks of about 50 ms, after a short warm-up: enough to see shares. A GPU's step returns once it is queued, so
-    /// that how many steps a block has must come from the one before.
+    /// Best of a few blocks of about 50 ms, after a short warm-up: enough to see shares. A GPU's step returns once it
+    /// is queued, so that how many steps a block has must come from the one before.
     double step_seconds(backend_t& backend) const {
         double best = 1e300;
         int steps = 2;

@@ -1,6 +1,6 @@
 // A system whose step sleeps a known time and holds a known number of bytes: proof that the protocol reads both right.
-// `--system sleep --options sleep_seconds=0.01,allocate_bytes=1048576`; with queued=1 steps return at once, as a GPU's do, and are
-// waited for. Its bias gradient is the number of steps.
+// `--system sleep --options sleep_seconds=0.01,allocate_bytes=1048576`; with queued=1 steps return at once, as a GPU's
+// do, and are waited for. Its bias gradient is the number of steps.
 #pragma once
 #include <chrono>
 #include <cstdlib>

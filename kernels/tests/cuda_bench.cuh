@@ -1,4 +1,5 @@
-// A problem of the checks on the GPU: inputs and outputs between zones of NaN, an engine's step, and the oracle's answer.
+// A problem of the checks on the GPU: inputs and outputs between zones of NaN, an engine's step, and the oracle's
+// answer.
 #pragma once
 #include <cstring>
 #include <memory>

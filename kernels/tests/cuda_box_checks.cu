@@ -1,7 +1,7 @@
 // Checks of the domain on GPUs: sums over ranks to the bit, and a peer that never arrives. Times, where asked for.
 //   cuda_box_checks [--times] [--ranks N]
-// Ranks are the visible GPUs; with one GPU, or with --ranks N, N ranks share GPU 0, whose kernels are then kept small enough to
-// run at the same time. Never creates a multicast object. Exit status 1 if a check failed.
+// Ranks are the visible GPUs; with one GPU, or with --ranks N, N ranks share GPU 0, whose kernels are then kept small
+// enough to run at the same time. Never creates a multicast object. Exit status 1 if a check failed.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -1,5 +1,5 @@
-// Checks of the GPU engines against the float64 oracle of cuda_reference.cuh, on the GPU that is here. Prints one line a
-// check with its errors, and last 'N passed, N failed'. Exit status 1 if any failed, 77 without a GPU.
+// Checks of the GPU engines against the float64 oracle of cuda_reference.cuh, on the GPU that is here. Prints one line
+// a check with its errors, and last 'N passed, N failed'. Exit status 1 if any failed, 77 without a GPU.
 //   cuda_checks [--engine sm80|sm90] [--only TEXT]
 // --engine sm90: one_set_info_nce by that engine; its other losses have sm90_checks.cu and two_set_checks.cu.
 #include <array>
@@ -62,8 +62,8 @@ double band_error(problem_t const& p, std::vector<std::vector<float>> const& gra
 
 /// One comparison with the oracle. fp32 gradients have weights of two bf16 parts, made of slopes
 /// of 10 significant bits: at most 1e-3 each. bf16 gradients are made of weights
-/// rounded to bf16, 1.1e-3 to 2.6e-3 by where in a binade the weights lie, and add their own 1.6e-3. SupCon's slopes have
-/// signs, and so one bit less.
+/// rounded to bf16, 1.1e-3 to 2.6e-3 by where in a binade the weights lie, and add their own 1.6e-3. SupCon's slopes
+/// have signs, and so one bit less.
 bool agrees(problem_t const& p, reference::result_t const& want, std::vector<double> const& got,
             std::vector<std::vector<float>> const& gradients, bool guards_intact, std::string& detail) {
     auto relative = [](double error, double scale) {
@@ -184,7 +184,8 @@ void check_states() {
             }
 }
 
-/// one_set_info_nce: both forms at every layout of labels and size, alone and on several devices, in one superblock and many.
+/// one_set_info_nce: both forms at every layout of labels and size, alone and on several devices, in one superblock and
+/// many.
 void check_groups() {
     double const states[3] = {5, 10, 100};
     int turn = 0;

@@ -1,5 +1,5 @@
-// The losses in float64 by plain loops on the GPU, written from the formulas of the loss and nothing else: the oracle of
-// cuda_checks. Keeps every cell of every prefix, so it is for small sizes.
+// The losses in float64 by plain loops on the GPU, written from the formulas of the loss and nothing else: the oracle
+// of cuda_checks. Keeps every cell of every prefix, so it is for small sizes.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -83,8 +83,8 @@ static __global__ void log_sums(grid_t g) {
     (side ? g.column_log : g.row_log)[std::int64_t(p) * g.rows + i] = own + log1p(rest);
 }
 
-/// one_set_info_nce, one thread a row and prefix: each positive pair's own softmax, over it and the negatives (NT-Xent) or
-/// all other rows (SupCon), one after the other.
+/// one_set_info_nce, one thread a row and prefix: each positive pair's own softmax, over it and the negatives (NT-Xent)
+/// or all other rows (SupCon), one after the other.
 static __global__ void group_slopes(grid_t g) {
     int const i = blockIdx.x * blockDim.x + threadIdx.x, p = blockIdx.y;
     if (i >= g.rows || !g.live[i]) return;
@@ -126,7 +126,8 @@ static __global__ void slopes(grid_t g) {
         double const row = g.row_log[std::int64_t(p) * g.rows + i], column = g.column_log[std::int64_t(p) * g.rows + j];
         double const row_rest = g.row_rest[std::int64_t(p) * g.rows + i],
                      column_rest = g.column_rest[std::int64_t(p) * g.rows + j];
-        // the positive's slope, softmax - 1, by what the negatives have, which keeps its digits where the softmax is near 1
+        // the positive's slope, softmax - 1, by what the negatives have, which keeps its digits where the softmax is
+        // near 1
         g.slope[cell] =
             g.weight[p] * 0.5 *
             (i == j ? -row_rest / (1 + row_rest) - column_rest / (1 + column_rest) : exp(l - row) + exp(l - column));

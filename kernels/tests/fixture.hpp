@@ -294,8 +294,8 @@ inline void compare_within(double limit, problem_t const& problem, result_t cons
 }
 
 /// Tolerances: fp32 logits are off by scale * 2^-24, which exp makes relative, and fp32 sums of 1e5 terms lose 1e-6.
-/// bf16 weights round at 2^-9 = 2e-3 at worst, 1.1e-3 in the mean; bf16 gradients add as much, independently. `cancel` is
-/// for t = 100, where the projection off the row cancels most of a weight and leaves its rounding.
+/// bf16 weights round at 2^-9 = 2e-3 at worst, 1.1e-3 in the mean; bf16 gradients add as much, independently. `cancel`
+/// is for t = 100, where the projection off the row cancels most of a weight and leaves its rounding.
 inline void compare(problem_t const& problem, result_t const& got, result_t const& want, std::string const& engine,
                     double cancel = 1) {
     bool const rounded = engine == "cpu-avx512bf16", wide = problem.gradient_type == gradient_type_t::float32_k;

@@ -1,4 +1,5 @@
-// What the checks of the sm90 engines share: calls that end the program where they fail, and guarded memory of the device.
+// What the checks of the sm90 engines share: calls that end the program where they fail, and guarded memory of the
+// device.
 #pragma once
 #include <cstdio>
 #include <cstdlib>

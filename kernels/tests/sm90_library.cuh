@@ -14,7 +14,8 @@ int report(scaling_contrasts::gpu_status_t const& s) {
 }  // namespace
 
 extern "C" {
-/// Copies the stage clocks (see stages.cuh) to `out` and zeroes them; returns how many there are, 0 where not compiled in.
+/// Copies the stage clocks (see stages.cuh) to `out` and zeroes them; returns how many there are, 0 where not compiled
+/// in.
 int bench_stages(unsigned long long* out) {
 #ifdef SCALING_CONTRASTS_STAGES
     unsigned long long const zero[scaling_contrasts::sm90::stages_k] = {};

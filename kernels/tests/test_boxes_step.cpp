@@ -1,6 +1,6 @@
-// The schedule over boxes (rails/step.hpp) with devices that only note what they are told, and are as slow as a test wants:
-// what is queued while a message is not ready, what is taken in while another is awaited, and that a stuck device ends the run.
-// The boxes are threads of this process, joined by TCP on the loopback.
+// The schedule over boxes (rails/step.hpp) with devices that only note what they are told, and are as slow as a test
+// wants: what is queued while a message is not ready, what is taken in while another is awaited, and that a stuck
+// device ends the run. The boxes are threads of this process, joined by TCP on the loopback.
 #include <thread>
 
 #include "fixture_boxes.hpp"

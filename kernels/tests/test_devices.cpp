@@ -1,5 +1,5 @@
-// N virtual devices compute what one does, ragged or not, whether a pair of devices is scored twice or once; threads do not
-// change a bit.
+// N virtual devices compute what one does, ragged or not, whether a pair of devices is scored twice or once; threads do
+// not change a bit.
 #include <array>
 
 #include "fixture.hpp"

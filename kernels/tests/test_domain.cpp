@@ -1,5 +1,5 @@
-// Barriers and sums over ranks that run at the same time, a thread each; the whole step with a thread per device; a peer that
-// never arrives. Built twice: plain, and with ThreadSanitizer where the compiler has it.
+// Barriers and sums over ranks that run at the same time, a thread each; the whole step with a thread per device; a
+// peer that never arrives. Built twice: plain, and with ThreadSanitizer where the compiler has it.
 #include <atomic>
 
 #include "fixture.hpp"
@@ -73,8 +73,8 @@ void check_slices() {
         }
 }
 
-/// A rank that comes too late is named, and finds that the others have stopped: what it still writes is nobody's to read, and it
-/// waits for none of them.
+/// A rank that comes too late is named, and finds that the others have stopped: what it still writes is nobody's to
+/// read, and it waits for none of them.
 void check_late() {
     thread_domain_t domain(3, 64, 1.0);
     std::atomic<int> stopped = 0;

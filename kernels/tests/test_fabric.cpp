@@ -1,5 +1,6 @@
-// `--fabric auto` reaches cuMulticastCreate only where it may, and a refusal of the driver there is one line. The driver is a table
-// of functions planted here: no GPU, no driver. cuMulticastCreate in it always fails, and counts its calls.
+// `--fabric auto` reaches cuMulticastCreate only where it may, and a refusal of the driver there is one line. The
+// driver is a table of functions planted here: no GPU, no driver. cuMulticastCreate in it always fails, and counts its
+// calls.
 #include <map>
 
 #include "scaling_contrasts/domain/symmetric.cuh"

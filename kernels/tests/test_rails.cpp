@@ -1,5 +1,5 @@
-// The parts of the rails that need no other box: proofs, frames, what boxes must agree on, and which RDMA device, GID and
-// way of registering memory are chosen. The machines are made up; HMAC vectors are those of RFC 4231.
+// The parts of the rails that need no other box: proofs, frames, what boxes must agree on, and which RDMA device, GID
+// and way of registering memory are chosen. The machines are made up; HMAC vectors are those of RFC 4231.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>

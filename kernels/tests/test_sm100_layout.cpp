@@ -1,5 +1,6 @@
-// The sm100 engine's layouts against the canonical ones of the PTX manual (9.7.16.10): what the tensor cores would read,
-// given the descriptors, is what was stored. The hardware's side is written out here from the manual, not from the code.
+// The sm100 engine's layouts against the canonical ones of the PTX manual (9.7.16.10): what the tensor cores would
+// read, given the descriptors, is what was stored. The hardware's side is written out here from the manual, not from
+// the code.
 #include <numeric>
 #include <string>
 #include <vector>

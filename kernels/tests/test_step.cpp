@@ -77,7 +77,8 @@ void check_groups() {
                     problem.form = form, problem.labels = labels;
                     if (number % 2) problem.gradient_type = gradient_type_t::bfloat16_k;
                     // At t = 100 one negative can carry a row's gradient, with all of its weight's 2^-9; the
-                    // projection off the row takes more of the weight than of its rounding, most where all rows lie close together.
+                    // projection off the row takes more of the weight than of its rounding, most where all rows lie
+                    // close together.
                     bool const saturated = state.scale > 50, close = labels == label_layout_t::equal_k;
                     check(problem, {}, !saturated ? 1 : close ? 1.5 : 1.05);
                 }

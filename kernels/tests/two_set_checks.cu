@@ -1,4 +1,5 @@
-// Correctness of the sm90 engine of the losses over two sets against float64, computed on the same GPU by plain loops over the formulas.
+// Correctness of the sm90 engine of the losses over two sets against float64, computed on the same GPU by plain loops
+// over the formulas.
 //   two_set_checks [quick|all|large|tiny]     one line a case, and at the end 'N passed, N failed'
 #include <cmath>
 #include <cstdio>
@@ -71,7 +72,8 @@ __global__ void ref_cosines(bf16_t const* x, bf16_t const* y, shape_t const s, d
         cosine[(p * s.n + i) * s.n + j] = a < 1e-12 || b < 1e-12 ? 0.0 : dot / (a * b);
     }
 }
-/// Log sums of rows (which = 0) or columns (1), and by how much they exceed the positive's logit: the loss, exact where it is tiny.
+/// Log sums of rows (which = 0) or columns (1), and by how much they exceed the positive's logit: the loss, exact where
+/// it is tiny.
 __global__ void ref_log_sums(shape_t const s, double const* cosine, int which, double* out, double* excess) {
     int64_t const i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, p = blockIdx.y;
     if (i >= s.n) return;
@@ -85,7 +87,8 @@ __global__ void ref_log_sums(shape_t const s, double const* cosine, int which, d
         if (j != i) others += exp(cell(j) - cell(i));
     excess[p * s.n + i] = log1p(others);
 }
-/// Slopes g of the loss by logit, and {loss, dt, db, sums of absolute terms of dt and db}, of the images [first, first + count) alone.
+/// Slopes g of the loss by logit, and {loss, dt, db, sums of absolute terms of dt and db}, of the images [first, first
+/// + count) alone.
 __global__ void ref_cells(shape_t const s, double const* cosine, double const* rows, double const* columns,
                           double const* row_excess, double const* column_excess, int64_t first, int64_t count,
                           double* g, double* out) {
@@ -339,8 +342,8 @@ void run(case_t const& c) {
                     den += w * w;
                     if (i < c.live[0]) cancel += cancelling[i * c.dims + col] * cancelling[i * c.dims + col];
                 }
-            // a band whose gradient is below a millionth of the whole is measured against that; info_nce's weights p - 1
-            // cancel, so that it is held to 1e-4 of the terms that cancel (docs/contracts.md, section 3)
+            // a band whose gradient is below a millionth of the whole is measured against that; info_nce's weights p -
+            // 1 cancel, so that it is held to 1e-4 of the terms that cancel (docs/contracts.md, section 3)
             double const scale = std::max(std::max(den, s.nce ? 1e-8 * cancel : 0.0),
                                           1e-12 * all * double(end - begin) / c.dims),
                          e = num == 0     ? 0
@@ -418,7 +421,8 @@ int main(int argc, char** argv) {
         for (rows_t kind : {rows_t::zeros, rows_t::twins})
             for (tb_t v : {tb_t{5, -1}, tb_t{100, -10}}) {
                 one(loss, 1000, 768, {768}, v, true)->kind = kind;
-                // twins' two equal terms cancel in exact arithmetic: what is left of a ladder's are roundings of bf16 weights
+                // twins' two equal terms cancel in exact arithmetic: what is left of a ladder's are roundings of bf16
+                // weights
                 if (kind == rows_t::zeros || v.t < 100) one(loss, 600, 768, {64, 512}, v, true)->kind = kind;
             }
         for (bool ladder : {false, true}) {  // ragged; several GPUs; nobody alive

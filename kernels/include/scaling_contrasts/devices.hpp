@@ -1,4 +1,5 @@
-// Which of a problem's devices a process drives: all, or, where several boxes take part, one box's share; and what they do.
+// Which of a problem's devices a process drives: all, or, where several boxes take part, one box's share; and what they
+// do.
 #pragma once
 
 namespace scaling_contrasts {
@@ -10,8 +11,8 @@ struct devices_t {
     bool hold(int device) const { return count == 0 || (device >= first && device < first + count); }
 };
 
-/// A pass over all blocks of candidates, in the order of a step. Only softmax losses gather; only one_set_info_nce does so
-/// over positives too.
+/// A pass over all blocks of candidates, in the order of a step. Only softmax losses gather; only one_set_info_nce does
+/// so over positives too.
 enum class pass_t { gather_k, positives_k, score_k };
 
 /// The devices of one box: equal shares, in order.

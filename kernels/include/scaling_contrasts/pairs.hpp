@@ -1,7 +1,8 @@
-// Who scores which block of two devices' rows, where each such block is scored once: the device that does so adds to the gradients
-// of its own rows, and leaves the other's part of the gradients for that one to fetch.
+// Who scores which block of two devices' rows, where each such block is scored once: the device that does so adds to
+// the gradients of its own rows, and leaves the other's part of the gradients for that one to fetch.
 //
-// In round k = 1, 2, ... device g scores its rows against those of g + k, so it is also the one that g - k scores against.
+// In round k = 1, 2, ... device g scores its rows against those of g + k, so it is also the one that g - k scores
+// against.
 //   one set    A block holds both mirrored cells of a pair of rows, so rounds 1 to N / 2 meet everybody. Where N is even the last
 //              round meets its two devices from both sides: each scores one half of the block, which is cut between rows of the
 //              device with the higher number.

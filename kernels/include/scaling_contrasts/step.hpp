@@ -3,9 +3,9 @@
 // `run` is that schedule. Only owners of rows accumulate their gradients: a device scores its rows against each peer's.
 // The softmax losses score twice: `gather(device, peer)` finds the log-sums first, `close_gather(device)` ends that.
 // one_set_info_nce visits the cells of positive pairs in between: `gather_positives`, `close_positives`.
-// With problem.pairs_once a block of two devices is scored by one of them: `score(device, device)`, then round by round (pairs.hpp)
-// `score_pair(device, round)` and, once all have, `take_pair(device, round)`.
-// Devices may live in other processes (rails/step.hpp): `arrive(device, ...)` takes their embeddings as candidates.
+// With problem.pairs_once a block of two devices is scored by one of them: `score(device, device)`, then round by round
+// (pairs.hpp) `score_pair(device, round)` and, once all have, `take_pair(device, round)`. Devices may live in other
+// processes (rails/step.hpp): `arrive(device, ...)` takes their embeddings as candidates.
 #pragma once
 #include <cmath>
 #include <memory>
@@ -30,8 +30,9 @@ struct set_t {
 
 class step_t {
   public:
-    /// Throws std::invalid_argument for an impossible problem, failure_t for an engine this machine lacks, std::bad_alloc.
-    /// `sets[device * sets_of(loss) + set]` must outlive the step; those of devices elsewhere need labels alone.
+    /// Throws std::invalid_argument for an impossible problem, failure_t for an engine this machine lacks,
+    /// std::bad_alloc. `sets[device * sets_of(loss) + set]` must outlive the step; those of devices elsewhere need
+    /// labels alone.
     step_t(problem_t const& problem, std::vector<set_t> sets, int threads = 1, std::string const& engine = "auto",
            devices_t own = {})
         : problem_(problem),
@@ -58,7 +59,8 @@ class step_t {
     void begin(int device);
     /// For a device elsewhere: takes the embeddings of its sets, `[rows][dims]`, and finds their norms.
     void arrive(int device, std::span<bf16_t const* const> embeddings);
-    /// Softmax losses only: log-sums of the device's rows over the peer's candidates; of one_set_info_nce, over negatives.
+    /// Softmax losses only: log-sums of the device's rows over the peer's candidates; of one_set_info_nce, over
+    /// negatives.
     void gather(int device, int peer);
     /// Softmax losses only: the device has gathered from every peer; info_nce's loss follows.
     void close_gather(int device);
@@ -71,8 +73,8 @@ class step_t {
     void read_statistics(int device, float const* in);
     /// Scores the device's rows against the peer's candidates.
     void score(int device, int peer);
-    /// problem.pairs_once only: scores the device's block of the round for its own rows and for the peer's, whose part of the
-    /// gradients is left for that one.
+    /// problem.pairs_once only: scores the device's block of the round for its own rows and for the peer's, whose part
+    /// of the gradients is left for that one.
     void score_pair(int device, int round);
     /// Adds what was left for the device in that round.
     void take_pair(int device, int round);
@@ -83,8 +85,8 @@ class step_t {
     /// Loss, dL/dt and dL/db over all devices.
     scalars_t all_reduce() const;
 
-    /// A workspace and `threads` threads for each device: members above may then be called by a thread per device, where barriers
-    /// stand between what one writes and another reads (cpu/concurrent.hpp).
+    /// A workspace and `threads` threads for each device: members above may then be called by a thread per device,
+    /// where barriers stand between what one writes and another reads (cpu/concurrent.hpp).
     void separate(int threads) {
         spaces_.clear();
         pools_.clear();
@@ -379,7 +381,8 @@ inline void step_t::close_negatives(int device) {
     }
 }
 
-/// From the sums over positives: what weighs the negatives, and SupCon's part of the loss that is a row's, not a cell's.
+/// From the sums over positives: what weighs the negatives, and SupCon's part of the loss that is a row's, not a
+/// cell's.
 inline void step_t::close_positives(int device) {
     cpu::side_t& s = side(device, 0);
     double sum = 0;

@@ -1,6 +1,6 @@
 // A pool of threads for short parallel loops: the caller works too, and `run` returns when all tasks are done. Thread t
-// of T starts with the t-th part of the tasks, so that loops over the same data leave it in the same core's cache (cores
-// may lie far apart), and then helps the others. Workers spin briefly between loops, then sleep.
+// of T starts with the t-th part of the tasks, so that loops over the same data leave it in the same core's cache
+// (cores may lie far apart), and then helps the others. Workers spin briefly between loops, then sleep.
 #pragma once
 #include <algorithm>
 #include <atomic>

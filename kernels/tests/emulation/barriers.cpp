@@ -1,5 +1,5 @@
-// mbarriers, named barriers, clusters and fences. A fence has nothing to order here: what a thread has written is seen by all, and
-// operations on their way take effect when the timing says so.
+// mbarriers, named barriers, clusters and fences. A fence has nothing to order here: what a thread has written is seen
+// by all, and operations on their way take effect when the timing says so.
 #include "device.hpp"
 #include "frame.hpp"
 

@@ -8,7 +8,8 @@
 namespace emulation {
 namespace {
 
-/// Element by element: the box at the coordinates, and where each of its elements lies in shared memory, from the box's start.
+/// Element by element: the box at the coordinates, and where each of its elements lies in shared memory, from the box's
+/// start.
 template <class each_t>
 void walk_box(tensor_map_t const& map, std::int64_t const (&at)[5], each_t const& each) {
     std::uint32_t total = 1;

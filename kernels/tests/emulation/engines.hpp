@@ -176,8 +176,8 @@ inline char const* name_of(emulation::timing_t timing) {
                                                    : "shuffled";
 }
 
-/// A case: run with every timing, compared every time. `limit`: of the gradients' error, worst band. `side_limit`: of sm80's
-/// and sm100's superblocks; 0: the engine's choice. `zero_rows`: get a zero first prefix.
+/// A case: run with every timing, compared every time. `limit`: of the gradients' error, worst band. `side_limit`: of
+/// sm80's and sm100's superblocks; 0: the engine's choice. `zero_rows`: get a zero first prefix.
 inline void check(double limit, problem_t const& problem, make_step_t const& make, std::string const& engine,
                   int side_limit = 0, std::vector<std::int64_t> const& zero_rows = {}) {
     auto const data = fixture::make_data(problem, zero_rows);

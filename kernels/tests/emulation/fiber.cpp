@@ -6,7 +6,8 @@ namespace emulation {
 
 #if defined(__x86_64__) && !defined(EMULATION_PORTABLE_FIBERS)
 
-// The registers that a call keeps go onto the stack that is left; swapcontext() would also ask the kernel for signal masks.
+// The registers that a call keeps go onto the stack that is left; swapcontext() would also ask the kernel for signal
+// masks.
 extern "C" void emulation_switch(void** left, void* next);
 extern "C" void emulation_begin();
 asm(R"(

@@ -1,5 +1,6 @@
-// The emulated GPU as its instructions see it: threads in warps in warpgroups in blocks, what each waits for, and memory. All
-// CUDA threads run on one OS thread, one at a time; a thread runs until it has to wait, then another is chosen.
+// The emulated GPU as its instructions see it: threads in warps in warpgroups in blocks, what each waits for, and
+// memory. All CUDA threads run on one OS thread, one at a time; a thread runs until it has to wait, then another is
+// chosen.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -148,14 +149,15 @@ void wake(thread_t& thread);
 /// With random timing: perhaps lets others run.
 void perhaps_yield();
 
-/// Operations on their way in the running thread's block, which take effect in order: those here, and others of the same chain.
-/// Those of several chains, or of none, in any order.
+/// Operations on their way in the running thread's block, which take effect in order: those here, and others of the
+/// same chain. Those of several chains, or of none, in any order.
 void start(void const* chain, std::initializer_list<std::function<void()>> effects);
 inline void start(void const* chain, std::function<void()> effect) { start(chain, {std::move(effect)}); }
 /// Whether what operations on their way will write shall be NaN meanwhile.
 inline bool poisons() { return options().timing != timing_t::eager_k; }
 
-/// Lanes of the mask come with what they bring. True in the last one, which then works on what `brought` tells, and ends the meeting.
+/// Lanes of the mask come with what they bring. True in the last one, which then works on what `brought` tells, and
+/// ends the meeting.
 bool come(std::uint32_t mask, char const* what, void* brought);
 void* const* brought();
 void end_meeting();

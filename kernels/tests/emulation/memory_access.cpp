@@ -43,8 +43,8 @@ template <std::size_t n, std::size_t bytes>
 void store_global(frame_t& f) {
     store(f, global(f, 0, n * bytes), 1, n, bytes);
 }
-/// A load that another thread's store shall be seen by: whoever looks again and again, with no instruction in between, and finds the
-/// same, waits until it is another.
+/// A load that another thread's store shall be seen by: whoever looks again and again, with no instruction in between,
+/// and finds the same, waits until it is another.
 template <std::size_t bytes>
 void load_acquire(frame_t& f) {
     auto const* const at = static_cast<std::uint8_t*>(global(f, 1, bytes));

@@ -1,5 +1,5 @@
-// How matrix products read an operand of 16-bit numbers from shared memory: its descriptor, decoded from the tables of the PTX
-// manual (9.7.15.5.1.2 for wgmma, 9.7.16.4.1 for tcgen05), not from what the project's code puts in.
+// How matrix products read an operand of 16-bit numbers from shared memory: its descriptor, decoded from the tables of
+// the PTX manual (9.7.15.5.1.2 for wgmma, 9.7.16.4.1 for tcgen05), not from what the project's code puts in.
 #pragma once
 #include <vector>
 

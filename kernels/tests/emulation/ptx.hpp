@@ -1,5 +1,5 @@
-// Inline assembly, interpreted: a program is the text of one asm statement, its operands are the host's variables. Instructions are
-// known by their whole name, modifiers included; one that is not known is refused.
+// Inline assembly, interpreted: a program is the text of one asm statement, its operands are the host's variables.
+// Instructions are known by their whole name, modifiers included; one that is not known is refused.
 #pragma once
 #include <bit>
 #include <cstdint>

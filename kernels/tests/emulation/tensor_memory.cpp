@@ -1,4 +1,5 @@
-// tcgen05: tensor memory, the products into it, and loads out of it. One thread's products and commits take effect in order.
+// tcgen05: tensor memory, the products into it, and loads out of it. One thread's products and commits take effect in
+// order.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -15,7 +16,8 @@ void check_order(frame_t& f) {
         fail(std::string(f.name()) + " after a barrier, without tcgen05.fence::after_thread_sync");
 }
 
-/// Columns from `address` on, of the running block's allocation. The address: lane in the upper half, column in the lower.
+/// Columns from `address` on, of the running block's allocation. The address: lane in the upper half, column in the
+/// lower.
 void check_columns(frame_t& f, std::uint32_t address, int count) {
     block_t const& block = *self().block;
     int const first = static_cast<int>(address & 0xffff);

@@ -33,7 +33,8 @@ void expect_failure(std::string const& what, launch_t const& launch, std::initia
     expect(false, what + ": nothing was found");
 }
 
-/// Operands as they were laid out for wgmma on an H200, every one bit-right there. (along, k) -> byte, before swizzling.
+/// Operands as they were laid out for wgmma on an H200, every one bit-right there. (along, k) -> byte, before
+/// swizzling.
 void operands_lie_as_measured() {
     struct layout_t {
         char const* name;
@@ -77,7 +78,8 @@ void operands_lie_as_measured() {
         }
         expect(right, layout.name);
     }
-    // what was measured of the 128-byte swizzle: 16-byte pieces of a line are permuted by the line's number in its group of eight
+    // what was measured of the 128-byte swizzle: 16-byte pieces of a line are permuted by the line's number in its
+    // group of eight
     for (std::uint32_t line = 0; line < 16; ++line)
         for (std::uint32_t piece = 0; piece < 8; ++piece)
             expect(emulation::swizzled(line * 128 + piece * 16, 128) == line * 128 + (piece ^ line % 8) * 16,

@@ -6,8 +6,9 @@ using emulated::make_problem;
 
 namespace {
 
-/// `side`: of the superblocks. Weights of bf16 gradients are rounded to bf16, as these are, 1.1e-3 to 2.6e-3 and 1.6e-3; one set's positives,
-/// whose rounding is not given back, weigh more where a row has few. fp32 gradients have weights of two parts, but slopes of 10 digits, 1e-3.
+/// `side`: of the superblocks. Weights of bf16 gradients are rounded to bf16, as these are, 1.1e-3 to 2.6e-3 and
+/// 1.6e-3; one set's positives, whose rounding is not given back, weigh more where a row has few. fp32 gradients have
+/// weights of two parts, but slopes of 10 digits, 1e-3.
 void check(problem_t const& problem, int side = 0, std::vector<std::int64_t> const& zero_rows = {}) {
     bool const wide = problem.gradient_type == gradient_type_t::float32_k, one = sets_of(problem.loss) == 1;
     emulated::check(wide ? 1e-3 : one ? 4.5e-3 : 3.2e-3, problem, bench::make_sm100_step, "sm100", side, zero_rows);

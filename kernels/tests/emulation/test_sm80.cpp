@@ -1,4 +1,5 @@
-// The sm80 engine's kernels, run by the emulator. They run on GPUs, too; here they run where there is none, one set's softmax among them.
+// The sm80 engine's kernels, run by the emulator. They run on GPUs, too; here they run where there is none, one set's
+// softmax among them.
 #include "cuda_sm80.cuh"
 #include "engines.hpp"
 

@@ -8,8 +8,8 @@ namespace {
 
 std::vector<int> const article_k = {64, 128, 256, 512, 1024};
 
-/// Weights are rounded to bf16, 2^-9 at worst, and so are bf16 gradients. The article's ladder gives back what that takes off
-/// positives; on others it stays, where a row has few.
+/// Weights are rounded to bf16, 2^-9 at worst, and so are bf16 gradients. The article's ladder gives back what that
+/// takes off positives; on others it stays, where a row has few.
 void check(problem_t const& problem) {
     bool const wide = problem.gradient_type == gradient_type_t::float32_k;
     emulated::check(wide || problem.prefixes == article_k ? 3e-3 : 4.5e-3, problem, bench::make_sm90_step, "sm90");
@@ -37,7 +37,8 @@ void one_set_sigmoid() {
     check(make_problem(loss_t::one_set_sigmoid_k, 1100, {1090}, {64}, 64));  // several superblocks
 }
 
-/// What lies between two sets' positives and negatives cancels where the softmax is near 1: see docs/contracts.md, section 3.
+/// What lies between two sets' positives and negatives cancels where the softmax is near 1: see docs/contracts.md,
+/// section 3.
 void two_sets() {
     for (loss_t loss : {loss_t::two_set_sigmoid_k, loss_t::info_nce_k}) {
         check(make_problem(loss, 256, {200}, article_k, 1024));

@@ -1,5 +1,6 @@
-// Every way in which the sm90 engine runs the article's ladder, run by the emulator. Clusters share operands, and the last
-// of an odd number of row blocks has none to share them with. fp16 weights leave fp32 gradients a quarter of the error.
+// Every way in which the sm90 engine runs the article's ladder, run by the emulator. Clusters share operands, and the
+// last of an odd number of row blocks has none to share them with. fp16 weights leave fp32 gradients a quarter of the
+// error.
 #include "engines.hpp"
 
 using namespace scaling_contrasts;

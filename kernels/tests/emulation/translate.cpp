@@ -1,5 +1,5 @@
-// Turns CUDA sources into C++ that the emulator runs. Three things are rewritten, in .cuh and .cu files alone; lines stay where
-// they are, so that messages name the original:
+// Turns CUDA sources into C++ that the emulator runs. Three things are rewritten, in .cuh and .cu files alone; lines
+// stay where they are, so that messages name the original:
 //   kernel<<<grid, block, shared, stream>>>(arguments)   a call of emulation::launch()
 //   asm volatile("text" : outputs : inputs : clobbers)   a call of emulation::run_ptx(), which interprets the text
 //   extern __shared__ type name[];                       a pointer to the block's dynamic shared memory

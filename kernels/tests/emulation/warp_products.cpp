@@ -6,8 +6,8 @@
 namespace emulation {
 namespace {
 
-/// Rows of 8 x 8 matrices of 16-bit numbers: lane 8 m + r gives the address of row r of matrix m; a thread holds columns
-/// 2 (lane % 4) and the next of row lane / 4.
+/// Rows of 8 x 8 matrices of 16-bit numbers: lane 8 m + r gives the address of row r of matrix m; a thread holds
+/// columns 2 (lane % 4) and the next of row lane / 4.
 struct rows_t {
     std::uint32_t address;
     std::uint32_t words[4];

@@ -1,5 +1,6 @@
-// wgmma. The four warps of a warpgroup issue the same products; a product runs once all have. Its accumulators are the host's variables:
-// they are taken when a warp first names them, hold NaN while products on them are on their way, and come back with the wait.
+// wgmma. The four warps of a warpgroup issue the same products; a product runs once all have. Its accumulators are the
+// host's variables: they are taken when a warp first names them, hold NaN while products on them are on their way, and
+// come back with the wait.
 #include <algorithm>
 #include <limits>
 

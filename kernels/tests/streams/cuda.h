@@ -1,4 +1,5 @@
-// The names of CUDA's driver that gpu/driver.cuh fetches; here none is found but what asks for an attribute, and the answer is 0.
+// The names of CUDA's driver that gpu/driver.cuh fetches; here none is found but what asks for an attribute, and the
+// answer is 0.
 #pragma once
 
 enum CUresult { CUDA_SUCCESS = 0, CUDA_ERROR_OUT_OF_MEMORY = 2 };

@@ -1,7 +1,9 @@
-// CUDA's streams and events without a GPU: what is queued runs late, in any order that streams and events allow, so that a missing
-// wait reads what is not there yet, or is gone. Memory is the host's. Each thread has GPUs of its own: a box.
+// CUDA's streams and events without a GPU: what is queued runs late, in any order that streams and events allow, so
+// that a missing wait reads what is not there yet, or is gone. Memory is the host's. Each thread has GPUs of its own: a
+// box.
 //
-// Work runs when somebody waits, and a little of it whenever somebody looks at an event. The order is drawn from `seed()`.
+// Work runs when somebody waits, and a little of it whenever somebody looks at an event. The order is drawn from
+// `seed()`.
 #pragma once
 #include <algorithm>
 #include <cstdint>

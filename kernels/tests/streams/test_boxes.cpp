@@ -1,6 +1,7 @@
-// Boxes of GPUs (box/boxes.cuh, the box, its staging) over TCP, on streams that run late and in any order (cuda_runtime.h). Each box is
-// a thread. The engine is a stand-in that adds up whole numbers: every device must meet every other one's rows, labels and log-sums of this
-// very step, once in each pass. The sums that are expected are written down below from that sentence.
+// Boxes of GPUs (box/boxes.cuh, the box, its staging) over TCP, on streams that run late and in any order
+// (cuda_runtime.h). Each box is a thread. The engine is a stand-in that adds up whole numbers: every device must meet
+// every other one's rows, labels and log-sums of this very step, once in each pass. The sums that are expected are
+// written down below from that sentence.
 #include <cuda_runtime.h>
 
 #include <array>

@@ -1,5 +1,5 @@
-// How a device's peers are put together into blocks of candidates: peers of few rows come several at a time, for a kernel over few
-// cells spends most of its time beginning and ending.
+// How a device's peers are put together into blocks of candidates: peers of few rows come several at a time, for a
+// kernel over few cells spends most of its time beginning and ending.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -13,7 +13,8 @@ struct peer_block_t {
     int first, devices;
 };
 
-/// Peers in their order, in blocks of up to `most` that follow one another; after the last of `devices` comes the first.
+/// Peers in their order, in blocks of up to `most` that follow one another; after the last of `devices` comes the
+/// first.
 inline std::vector<peer_block_t> peer_blocks(std::vector<int> const& peers, int devices, int most) {
     std::vector<peer_block_t> blocks;
     for (int const peer : peers) {
@@ -31,8 +32,8 @@ inline std::vector<int> peers_behind(int devices, int device) {
     return peers;
 }
 
-/// Rows of a block of candidates that an engine which takes groups must expect: problem.group_rows, but whole peers, and one at
-/// least. Where a device has dead rows, peers come one by one: a block has no gaps.
+/// Rows of a block of candidates that an engine which takes groups must expect: problem.group_rows, but whole peers,
+/// and one at least. Where a device has dead rows, peers come one by one: a block has no gaps.
 inline std::int64_t candidate_rows(problem_t const& problem) {
     for (int device = 0; device < problem.world_size; ++device)
         if (problem.live_of(device) != problem.rows) return problem.rows;

@@ -1,18 +1,18 @@
-// The box: one host thread drives all GPUs and waits for none. Each GPU scores its rows against its own block, then walks its
-// peers: GPU g takes g + 1, g + 2, ..., so that no two fetch from one peer at a time. The next block is fetched while the current
-// one is scored, into two buffers that all peers share. Embedding gradients stay where their rows are; three scalars are summed.
+// The box: one host thread drives all GPUs and waits for none. Each GPU scores its rows against its own block, then
+// walks its peers: GPU g takes g + 1, g + 2, ..., so that no two fetch from one peer at a time. The next block is
+// fetched while the current one is scored, into two buffers that all peers share. Embedding gradients stay where their
+// rows are; three scalars are summed.
 //
-// With problem.pairs_once a block of two devices is scored by one of them (pairs.hpp), into symmetric memory, from where the other
-// adds its part of the gradients to its own, round by round: always in the same order.
+// With problem.pairs_once a block of two devices is scored by one of them (pairs.hpp), into symmetric memory, from
+// where the other adds its part of the gradients to its own, round by round: always in the same order.
 //
-// Devices meet at the start of a step (embeddings are ready), in softmax losses between the passes, in a round of pairs before and
-// after the gradients change hands, and in the sum of the scalars.
-// How they meet is one of two:
+// Devices meet at the start of a step (embeddings are ready), in softmax losses between the passes, in a round of pairs
+// before and after the gradients change hands, and in the sum of the scalars. How they meet is one of two:
 //   flags   kernels wait on flags in each other's memory (domain.cuh): the GPUs' work is independent for the host, one graph each
 //   events  streams wait for each other's events: nothing spins, one graph for all; also what virtual devices of one GPU use
 //
-// Of several boxes (boxes.cuh) this one drives its share of the problem's devices. Devices are numbered over all boxes; a `lane`
-// is a device of this box, counted from 0.
+// Of several boxes (boxes.cuh) this one drives its share of the problem's devices. Devices are numbered over all boxes;
+// a `lane` is a device of this box, counted from 0.
 #pragma once
 #include <memory>
 #include <vector>
@@ -170,8 +170,8 @@ class box_t {
         }
         for_lanes([&](int d) { walk(d, pass, peers_of(d), true); });
     }
-    /// The same against the rows of another box. GPU g begins with its own counterpart's, which have come to it, and goes on with
-    /// g + 1, g + 2, ..., so that no two fetch from one GPU at a time.
+    /// The same against the rows of another box. GPU g begins with its own counterpart's, which have come to it, and
+    /// goes on with g + 1, g + 2, ..., so that no two fetch from one GPU at a time.
     void blocks_of(int box, pass_t pass) {
         for_lanes([&](int d) {
             std::vector<int> order;
@@ -338,7 +338,8 @@ class box_t {
         lane(d).device.step->finish(stream(d));
         if (devices() > 1) add_scalars(d, half);
     }
-    /// One half of a round of pairs: its block is scored, or what others have left is taken, with the step's ends around.
+    /// One half of a round of pairs: its block is scored, or what others have left is taken, with the step's ends
+    /// around.
     void queue_pairs_phase(int device, int phase, domain::half_t half) {
         use_device(ordinal(device));
         auto& own = lane(device);

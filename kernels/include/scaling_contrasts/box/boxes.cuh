@@ -1,12 +1,13 @@
-// The GPUs of one box in a step over several (rails/step.hpp). Each GPU's embeddings go to its counterpart on every other box, and
-// what comes from there lands on it; its neighbours read it over NVLink. How they travel:
+// The GPUs of one box in a step over several (rails/step.hpp). Each GPU's embeddings go to its counterpart on every
+// other box, and what comes from there lands on it; its neighbours read it over NVLink. How they travel:
 //   staged   over TCP, or where an RDMA device cannot reach the GPU: copied to pinned memory of the host and back, on two streams of
 //            the GPU's own, with events that the driving thread looks at and never waits for
 //   directly over verbs, where the GPU's memory can be registered: from and to the GPU's memory itself
 // Labels, log-sums and scalars are small and always staged. Compiles, never run on hardware.
 //
-// Nothing of a step is overwritten too early: both streams follow the start of a step, where all devices of the box are done with the
-// last one, and a box sends step k + 1 only once it has step k of all others (rails.hpp says why that is enough).
+// Nothing of a step is overwritten too early: both streams follow the start of a step, where all devices of the box are
+// done with the last one, and a box sends step k + 1 only once it has step k of all others (rails.hpp says why that is
+// enough).
 #pragma once
 #include "scaling_contrasts/box/box.cuh"
 #include "scaling_contrasts/box/gpu_memory.cuh"
@@ -17,8 +18,8 @@ namespace scaling_contrasts::gpu {
 
 class boxes_t final : public rails::local_box_t, public elsewhere_t {
   public:
-    /// `box` drives the devices `own` of the problem, `ledgers[i]` counts the memory of the i-th; both outlive this. `travel`:
-    /// option gpu_memory, `auto`, `direct` or `host`.
+    /// `box` drives the devices `own` of the problem, `ledgers[i]` counts the memory of the i-th; both outlive this.
+    /// `travel`: option gpu_memory, `auto`, `direct` or `host`.
     boxes_t(problem_t const& problem, box_t& box, devices_t own, std::vector<ledger_t>& ledgers, std::string travel)
         : problem_(problem), box_(box), own_(own), ledgers_(ledgers), travel_(std::move(travel)) {
         for (int device = 0; device < problem.world_size; ++device)

@@ -16,8 +16,8 @@ struct set_t {
     void* gradient = nullptr;              ///< [rows][dims], of the problem's gradient type
 };
 
-/// A block of candidates: the live rows of one device, in memory of the GPU that scores them. Or of several, one behind the
-/// other, where all their rows are live.
+/// A block of candidates: the live rows of one device, in memory of the GPU that scores them. Or of several, one behind
+/// the other, where all their rows are live.
 struct candidates_t {
     int device = 0;                        ///< whose rows; its first row's global number is device * problem.rows, and
                                            ///< they run on, where `devices` go past the last one, too
@@ -62,8 +62,8 @@ class device_step_t {
     /// Whether score() takes blocks of several devices, up to candidate_rows().
     virtual bool takes_groups() const { return false; }
 
-    /// problem.pairs_once, for engines whose sm*_unsupported() lets it through. The pair's share of a foreign block, from which the
-    /// candidates' part of the gradients goes to `partial`, partial_bytes() that all devices may read.
+    /// problem.pairs_once, for engines whose sm*_unsupported() lets it through. The pair's share of a foreign block,
+    /// from which the candidates' part of the gradients goes to `partial`, partial_bytes() that all devices may read.
     virtual void score_pair(candidates_t const&, pair_t const&, std::byte* /*partial*/, cudaStream_t) {}
     /// Adds what another device has left for this one's first `rows` rows.
     virtual void take_pair(std::byte const* /*partial*/, std::int64_t /*rows*/, cudaStream_t) {}

@@ -1,5 +1,6 @@
-// Whether embeddings travel between boxes from and to GPU memory itself: what the machine is asked for rails/registration.hpp to
-// decide, and what then has to be called. Compiles, never run on hardware: it takes an RDMA device beside a GPU.
+// Whether embeddings travel between boxes from and to GPU memory itself: what the machine is asked for
+// rails/registration.hpp to decide, and what then has to be called. Compiles, never run on hardware: it takes an RDMA
+// device beside a GPU.
 #pragma once
 #include <functional>
 #include <vector>
@@ -15,8 +16,8 @@ struct gpu_memory_t {
     rails::flush_t flush = rails::flush_t::none_k;
 };
 
-/// What the GPUs `ordinals` can, as far as it is known before an RDMA device is opened. `travel`: option gpu_memory. Throws
-/// failure_t unsupported_k where `direct` is asked for and impossible.
+/// What the GPUs `ordinals` can, as far as it is known before an RDMA device is opened. `travel`: option gpu_memory.
+/// Throws failure_t unsupported_k where `direct` is asked for and impossible.
 inline gpu_memory_t choose_gpu_memory(std::vector<int> const& ordinals, std::string const& travel, bool verbs) {
     rails::travel_facts_t facts;
     facts.wanted = travel, facts.verbs = verbs, facts.peers_read = ordinals.size() > 1;
@@ -40,7 +41,8 @@ inline gpu_memory_t choose_gpu_memory(std::vector<int> const& ordinals, std::str
     return {choice.direct, choice.flush};
 }
 
-/// Of the current GPU: what an RDMA device has written, and its completion said so, can be read by kernels launched from now on.
+/// Of the current GPU: what an RDMA device has written, and its completion said so, can be read by kernels launched
+/// from now on.
 inline void flush_rdma_writes(rails::flush_t flush) {
     if (flush == rails::flush_t::none_k) return;
     check(cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTargetCurrentDevice,

@@ -1,5 +1,5 @@
-// Two buffers on one GPU for the rows of its peers: while one block is scored, the copy engines fetch the next over NVLink.
-// A block that a buffer still holds is not fetched again, so up to three devices read each peer once in a step.
+// Two buffers on one GPU for the rows of its peers: while one block is scored, the copy engines fetch the next over
+// NVLink. A block that a buffer still holds is not fetched again, so up to three devices read each peer once in a step.
 #pragma once
 #include <vector>
 

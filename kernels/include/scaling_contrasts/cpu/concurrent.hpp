@@ -1,4 +1,5 @@
-// The step of step.hpp with a thread per virtual device: the schedule of real GPUs, with their barriers (domain/), on the CPU.
+// The step of step.hpp with a thread per virtual device: the schedule of real GPUs, with their barriers (domain/), on
+// the CPU.
 #pragma once
 #include "scaling_contrasts/domain/threads.hpp"
 #include "scaling_contrasts/step.hpp"
@@ -7,8 +8,8 @@ namespace scaling_contrasts {
 
 class concurrent_step_t {
   public:
-    /// As step_t's; `threads` of all devices together, each of which gets an equal part, at least one. Nobody waits for another
-    /// longer than `deadline_seconds`.
+    /// As step_t's; `threads` of all devices together, each of which gets an equal part, at least one. Nobody waits for
+    /// another longer than `deadline_seconds`.
     concurrent_step_t(problem_t const& problem, std::vector<set_t> sets, int threads = 1,
                       std::string const& engine = "auto", double deadline_seconds = 60)
         : problem_(problem),

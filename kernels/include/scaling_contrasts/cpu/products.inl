@@ -169,7 +169,8 @@ inline void pack_panel(packed_ladder_t const& ladder, matrix_view_t const& x, st
     }
 }
 
-/// One row of the gradient: scale * (accumulated - toward[band] * x), out of its panels; columns past the ladder are zero.
+/// One row of the gradient: scale * (accumulated - toward[band] * x), out of its panels; columns past the ladder are
+/// zero.
 template <class gradient_t>
 SC_INLINE void write_row_as(packed_ladder_t const& ladder, float const* accumulated, bf16_t const* x,
                             float const* toward, float scale, gradient_t* out) {

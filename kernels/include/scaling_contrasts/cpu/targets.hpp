@@ -1,5 +1,6 @@
 // The instruction sets: the same code (kernels.inl) compiled for each, in one translation unit, so that a user of the
-// header needs no special flags. `pick` chooses at run time. AVX-512 BF16 multiplies bf16 pairs; the others widen to fp32.
+// header needs no special flags. `pick` chooses at run time. AVX-512 BF16 multiplies bf16 pairs; the others widen to
+// fp32.
 #pragma once
 #include <algorithm>
 #include <cstdint>

@@ -22,13 +22,13 @@ struct alignas(16) four_t {
     }
 };
 
-/// Where ranks cannot run at the same time (virtual devices of one GPU) the two halves of one_shot are calls of their own,
-/// and whoever queues them orders all first halves before any second.
+/// Where ranks cannot run at the same time (virtual devices of one GPU) the two halves of one_shot are calls of their
+/// own, and whoever queues them orders all first halves before any second.
 enum class half_t { both_k, write_k, add_k };
 
-/// out[i] = sum over ranks of in[i]; `in` and `out` are the rank's own and may be the same. `count` values fit an inbox.
-/// Inboxes alternate between rounds, so that no barrier is needed behind the additions: a rank that writes round r + 2 has
-/// seen all others begin r + 1, that is, end r.
+/// out[i] = sum over ranks of in[i]; `in` and `out` are the rank's own and may be the same. `count` values fit an
+/// inbox. Inboxes alternate between rounds, so that no barrier is needed behind the additions: a rank that writes round
+/// r + 2 has seen all others begin r + 1, that is, end r.
 template <class value_t, class place_t>
 SCALING_CONTRASTS_HD void one_shot(place_t const& at, member_t const& m, value_t const* in, value_t* out,
                                    std::size_t count, half_t half = half_t::both_k) {
@@ -64,8 +64,8 @@ SCALING_CONTRASTS_HD constexpr slice_t slice_of(int rank, int world, std::size_t
     return {begin < count ? begin : count, end < count ? end : count};
 }
 
-/// data[r] is rank r's buffer, `count` values; afterwards all hold the sums. `world_`: the number of ranks where it is known
-/// when compiling, which keeps more loads in flight; 0: m.world.
+/// data[r] is rank r's buffer, `count` values; afterwards all hold the sums. `world_`: the number of ranks where it is
+/// known when compiling, which keeps more loads in flight; 0: m.world.
 template <int world_, class value_t, class place_t>
 SCALING_CONTRASTS_HD void two_shot(place_t const& at, member_t const& m, value_t* const* data, std::size_t count) {
     constexpr int most = world_ ? world_ : max_devices_k;

@@ -1,8 +1,9 @@
-// The GPUs of one box as a domain: memory that all may write, barriers between their kernels, sums over them. One host thread
-// queues every rank's calls, the same ones in the same order, and never waits for a GPU. A rank's calls are in one stream.
+// The GPUs of one box as a domain: memory that all may write, barriers between their kernels, sums over them. One host
+// thread queues every rank's calls, the same ones in the same order, and never waits for a GPU. A rank's calls are in
+// one stream.
 //
-// Kernels that wait for each other must all be running. Ranks of different GPUs are; ranks that share a GPU are for the halves of
-// small sums alone (half_t), which wait for nothing.
+// Kernels that wait for each other must all be running. Ranks of different GPUs are; ranks that share a GPU are for the
+// halves of small sums alone (half_t), which wait for nothing.
 #pragma once
 #include <memory>
 #include <vector>
@@ -198,8 +199,8 @@ class domain_t {
         default: return two_shot_kernel<0, four_t>;
         }
     }
-    /// Loads every kernel on every GPU: a kernel's first launch may wait for the GPU to be idle, which never is one whose
-    /// kernels wait for a peer that this thread has not reached yet.
+    /// Loads every kernel on every GPU: a kernel's first launch may wait for the GPU to be idle, which never is one
+    /// whose kernels wait for a peer that this thread has not reached yet.
     void load() const {
         for (int const ordinal : ordinals_) {
             gpu::use_device(ordinal);

@@ -18,8 +18,8 @@ constexpr char const* name_of(fabric_t fabric) {
 
 using environment_t = std::function<char const*(char const*)>;
 
-/// The variable that forbids multicast, such as NCCL_NVLS_ENABLE=0, or empty. They are what NCCL, PyTorch and NVSHMEM read:
-/// a machine's owner who turned multicast off there means every program.
+/// The variable that forbids multicast, such as NCCL_NVLS_ENABLE=0, or empty. They are what NCCL, PyTorch and NVSHMEM
+/// read: a machine's owner who turned multicast off there means every program.
 inline std::string forbidden_by(environment_t const& variable) {
     constexpr char const* switches[][2] = {
         {"NCCL_NVLS_ENABLE", "0"}, {"TORCH_SYMM_MEM_DISABLE_MULTICAST", "1"}, {"NVSHMEM_DISABLE_NVLS", "1"}};
@@ -29,8 +29,8 @@ inline std::string forbidden_by(environment_t const& variable) {
     return "";
 }
 
-/// Whether to create a multicast object over the GPUs `ordinals` (all different). `auto_k` decides without any call that creates
-/// something. Throws failure_t unsupported_k where multicast_k is asked for and cannot be.
+/// Whether to create a multicast object over the GPUs `ordinals` (all different). `auto_k` decides without any call
+/// that creates something. Throws failure_t unsupported_k where multicast_k is asked for and cannot be.
 inline bool wants_multicast(fabric_t fabric, std::vector<int> const& ordinals, environment_t const& variable,
                             gpu::driver_t const& driver) {
     if (fabric == fabric_t::peer_k) return false;

@@ -1,12 +1,13 @@
-// What one rank of a domain holds, and how ranks wait for each other: the same code for the threads of a GPU's kernel and for
-// a CPU thread. A domain is a set of ranks that write each other's memory.
+// What one rank of a domain holds, and how ranks wait for each other: the same code for the threads of a GPU's kernel
+// and for a CPU thread. A domain is a set of ranks that write each other's memory.
 //
-// Every rank has, in memory that all may write, a flag for each (channel, source) and an inbox for small payloads. Flags
-// carry the number of a round and only grow, so nothing is ever reset; the count of rounds lives beside them, so that a
-// replayed CUDA graph needs no write by the host. A channel is one thread block (on the CPU: the one thread) of every rank.
+// Every rank has, in memory that all may write, a flag for each (channel, source) and an inbox for small payloads.
+// Flags carry the number of a round and only grow, so nothing is ever reset; the count of rounds lives beside them, so
+// that a replayed CUDA graph needs no write by the host. A channel is one thread block (on the CPU: the one thread) of
+// every rank.
 //
-// Nothing waits for ever: the deadline is read from memory, whoever misses a peer leaves a record of it and goes on without
-// waiting again, so that the step ends (with wrong numbers, which the record keeps from being used).
+// Nothing waits for ever: the deadline is read from memory, whoever misses a peer leaves a record of it and goes on
+// without waiting again, so that the step ends (with wrong numbers, which the record keeps from being used).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -84,8 +85,8 @@ struct member_t {
 };
 inline constexpr std::size_t flag_bytes_k = sizeof(std::uint32_t) * channels_k * max_devices_k;
 
-// A `place_t` is where the code below runs: lane() of lanes() that share channel() of channels(), and sync() among them;
-// load_acquire, store_release and add between all ranks; now() in nanoseconds.
+// A `place_t` is where the code below runs: lane() of lanes() that share channel() of channels(), and sync() among
+// them; load_acquire, store_release and add between all ranks; now() in nanoseconds.
 
 /// Waits until `peer`'s flag reaches `target`; false: it did not before the deadline, or an earlier wait was in vain.
 template <class place_t>
@@ -109,8 +110,8 @@ SCALING_CONTRASTS_HD bool wait_for(place_t const& at, member_t const& m, int pee
     return true;
 }
 
-/// Barrier number `index` of a call that began at round `base`: every lane of this channel, on every rank. What any lane
-/// wrote before, to any rank's memory, all lanes may read after.
+/// Barrier number `index` of a call that began at round `base`: every lane of this channel, on every rank. What any
+/// lane wrote before, to any rank's memory, all lanes may read after.
 template <class place_t>
 SCALING_CONTRASTS_HD void barrier(place_t const& at, member_t const& m, std::uint32_t base, std::uint32_t index,
                                   phase_t phase) {

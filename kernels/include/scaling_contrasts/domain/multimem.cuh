@@ -1,6 +1,6 @@
-// Sums made by the NVSwitch (compute capability 9.0 and newer): one address stands for the same place in every rank's memory;
-// a load from it is the sum over all, a store to it writes all. In what order the switch adds is not documented.
-// Compiles, never run on hardware.
+// Sums made by the NVSwitch (compute capability 9.0 and newer): one address stands for the same place in every rank's
+// memory; a load from it is the sum over all, a store to it writes all. In what order the switch adds is not
+// documented. Compiles, never run on hardware.
 #pragma once
 #include "scaling_contrasts/domain/all_reduce.hpp"
 #include "scaling_contrasts/domain/gpu_place.cuh"
@@ -55,7 +55,8 @@ __device__ __forceinline__ void multimem_add(four_t* at, four_t const& v) {
 #endif
 }
 
-/// two_shot's schedule with the switch in the place of the loops over ranks. `data`: the multicast address of the buffers.
+/// two_shot's schedule with the switch in the place of the loops over ranks. `data`: the multicast address of the
+/// buffers.
 template <class value_t>
 __device__ void in_switch(gpu_place_t const& at, member_t const& m, value_t* data, std::size_t count) {
     std::uint32_t const round = m.state->round;
@@ -68,9 +69,10 @@ __device__ void in_switch(gpu_place_t const& at, member_t const& m, value_t* dat
     close(at, m, 2);
 }
 
-/// Small payloads: every rank adds its own to all replicas of a slot, waits once and reads its own replica. `slots` is the
-/// multicast address of small_slots_k slots of `capacity` values, zero at first, and `own` the rank's replica of them. The slot
-/// of the call before the last is cleared meanwhile: nobody touches it before all have passed the next call's barrier.
+/// Small payloads: every rank adds its own to all replicas of a slot, waits once and reads its own replica. `slots` is
+/// the multicast address of small_slots_k slots of `capacity` values, zero at first, and `own` the rank's replica of
+/// them. The slot of the call before the last is cleared meanwhile: nobody touches it before all have passed the next
+/// call's barrier.
 inline constexpr std::uint32_t small_slots_k = 4;
 __device__ inline void in_switch_small(gpu_place_t const& at, member_t const& m, four_t const* in, four_t* slots,
                                        four_t* own, four_t* out, std::size_t count, std::size_t capacity) {

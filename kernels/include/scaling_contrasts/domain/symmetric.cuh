@@ -1,5 +1,5 @@
-// Symmetric memory: the same number of bytes on every GPU, each mapped into all of them, and, where the switch adds, one more
-// address that stands for all at once. One process drives all GPUs, so nothing is exported.
+// Symmetric memory: the same number of bytes on every GPU, each mapped into all of them, and, where the switch adds,
+// one more address that stands for all at once. One process drives all GPUs, so nothing is exported.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -9,7 +9,8 @@
 
 namespace scaling_contrasts::domain {
 
-/// The multicast half: an object over all GPUs, bound to their memory, mapped at one address. Compiles, never run on hardware.
+/// The multicast half: an object over all GPUs, bound to their memory, mapped at one address. Compiles, never run on
+/// hardware.
 class multicast_t {
   public:
     multicast_t(gpu::driver_t const& driver, std::vector<int> const& ordinals, std::size_t bytes)

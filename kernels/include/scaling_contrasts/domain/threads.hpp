@@ -1,5 +1,5 @@
-// A domain whose ranks are threads of one process: the schedules of the GPUs' domain, run truly at the same time, so that their
-// ordering can be tested (and held to a race detector) without a GPU.
+// A domain whose ranks are threads of one process: the schedules of the GPUs' domain, run truly at the same time, so
+// that their ordering can be tested (and held to a race detector) without a GPU.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -72,9 +72,9 @@ class thread_domain_t {
         close(thread_place_t(), member(rank), 1);
     }
 
-    /// Calls `work(rank)` on a thread for each rank, and returns when all have; a rank that throws keeps no other waiting. Throws
-    /// what a rank threw, then failure_t timeout_k, naming who was missing, where a wait was in vain. Once it has thrown, it does
-    /// so in every further call.
+    /// Calls `work(rank)` on a thread for each rank, and returns when all have; a rank that throws keeps no other
+    /// waiting. Throws what a rank threw, then failure_t timeout_k, naming who was missing, where a wait was in vain.
+    /// Once it has thrown, it does so in every further call.
     void run(std::function<void(int)> const& work) {
         std::vector<std::exception_ptr> thrown(members_.size());
         std::vector<std::thread> threads;

@@ -1,5 +1,5 @@
-// Pinned memory of the host, in large pages where the system has them: copies to and from the GPU run at full speed beside
-// kernels, and tens of GiB are ready in seconds.
+// Pinned memory of the host, in large pages where the system has them: copies to and from the GPU run at full speed
+// beside kernels, and tens of GiB are ready in seconds.
 #pragma once
 #include <sys/mman.h>
 

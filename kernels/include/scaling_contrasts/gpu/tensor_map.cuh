@@ -5,8 +5,9 @@
 
 namespace scaling_contrasts::gpu {
 
-/// Boxes of 64 columns and `box_rows` rows of a [rows][dims] matrix, 16-byte aligned, in lines of 128 bytes with the 128-byte
-/// swizzle. Rows past `rows` read as zeros. Throws failure_t where the driver lacks the function or refuses the arguments.
+/// Boxes of 64 columns and `box_rows` rows of a [rows][dims] matrix, 16-byte aligned, in lines of 128 bytes with the
+/// 128-byte swizzle. Rows past `rows` read as zeros. Throws failure_t where the driver lacks the function or refuses
+/// the arguments.
 inline CUtensorMap tensor_map(bf16_t const* matrix, std::int64_t rows, int dims, int box_rows) {
     auto* encode = driver().encode_tiled_map;
     if (!encode) throw failure_t(status_t::unsupported_k, "the driver has no cuTensorMapEncodeTiled; update it");

@@ -1,11 +1,12 @@
-// mbarriers, named barriers and the fences between proxies. Every wait is bounded: a wait that lasts too long faults, so that
-// a mistake ends as a CUDA error and never as a hang.
+// mbarriers, named barriers and the fences between proxies. Every wait is bounded: a wait that lasts too long faults,
+// so that a mistake ends as a CUDA error and never as a hang.
 #pragma once
 #include <cstdint>
 
 namespace scaling_contrasts::ptx {
 
-/// Tries before a wait gives up: each suspends for up to a few microseconds, so this is minutes at most, and only when stuck.
+/// Tries before a wait gives up: each suspends for up to a few microseconds, so this is minutes at most, and only when
+/// stuck.
 constexpr uint32_t patience_k = 1u << 22;
 
 /// Ends the kernel with an illegal address. (A trap would do, but ptxas then ignores setmaxnreg and spills.)

@@ -20,7 +20,8 @@ __device__ __forceinline__ float rcp(float x) {
     return y;
 }
 
-/// Zeroes that the compiler cannot take for integers: it would move accumulators between products, which are then serialised.
+/// Zeroes that the compiler cannot take for integers: it would move accumulators between products, which are then
+/// serialised.
 template <int size_>
 __device__ __forceinline__ void zero(float (&v)[size_]) {
 #pragma unroll

@@ -4,7 +4,8 @@
 
 namespace scaling_contrasts::ptx {
 
-/// One whole warp; writes the address of `columns_` columns of tensor memory (a power of two, 32 to 512) to shared memory.
+/// One whole warp; writes the address of `columns_` columns of tensor memory (a power of two, 32 to 512) to shared
+/// memory.
 template <int columns_>
 __device__ __forceinline__ void tensor_alloc(uint32_t to) {
     asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(to), "n"(columns_)
@@ -20,7 +21,8 @@ __device__ __forceinline__ void tensor_free(uint32_t at) {
     asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" ::"r"(at), "n"(columns_) : "memory");
 }
 
-/// d = a b + (accumulate ? d : 0) over 16 columns: d in tensor memory, a and b by descriptor in shared memory. One thread.
+/// d = a b + (accumulate ? d : 0) over 16 columns: d in tensor memory, a and b by descriptor in shared memory. One
+/// thread.
 __device__ __forceinline__ void tensor_multiply(uint32_t d, uint64_t a, uint64_t b, uint32_t instruction,
                                                 bool accumulate) {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %4, 0;\n"

@@ -4,7 +4,8 @@
 
 namespace scaling_contrasts::ptx {
 
-/// d[64 x 64] = a[64 x 16] * b[16 x 64] + (accumulate ? d : 0), fp16 inputs. trans_a_ / trans_b_: operand stored M- / N-major.
+/// d[64 x 64] = a[64 x 16] * b[16 x 64] + (accumulate ? d : 0), fp16 inputs. trans_a_ / trans_b_: operand stored M- /
+/// N-major.
 template <int trans_a_, int trans_b_>
 __device__ __forceinline__ void wgmma_fp16_n64(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0;\n"
@@ -22,7 +23,8 @@ __device__ __forceinline__ void wgmma_fp16_n64(float (&d)[32], uint64_t a, uint6
                  : "l"(a), "l"(b), "r"(accumulate), "n"(trans_a_), "n"(trans_b_));
 }
 
-/// d[64 x 128] = a[64 x 16] * b[16 x 128] + (accumulate ? d : 0), fp16 inputs. trans_a_ / trans_b_: operand stored M- / N-major.
+/// d[64 x 128] = a[64 x 16] * b[16 x 128] + (accumulate ? d : 0), fp16 inputs. trans_a_ / trans_b_: operand stored M- /
+/// N-major.
 template <int trans_a_, int trans_b_>
 __device__ __forceinline__ void wgmma_fp16_n128(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0;\n"

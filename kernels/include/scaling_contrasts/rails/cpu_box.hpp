@@ -1,5 +1,5 @@
-// The CPU devices of one box in a step over several (step.hpp). Embeddings travel from where they lie; all of a call's work
-// is done when it returns.
+// The CPU devices of one box in a step over several (step.hpp). Embeddings travel from where they lie; all of a call's
+// work is done when it returns.
 #pragma once
 #include "scaling_contrasts/rails/local_box.hpp"
 #include "scaling_contrasts/step.hpp"

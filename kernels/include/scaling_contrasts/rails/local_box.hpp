@@ -1,5 +1,5 @@
-// A box's own devices, as the schedule over boxes (step.hpp) drives them: CPU devices (cpu_box.hpp) or GPUs (box/boxes.cuh).
-// Work on GPUs is queued, and still runs when a call returns; that on the CPU is done by then.
+// A box's own devices, as the schedule over boxes (step.hpp) drives them: CPU devices (cpu_box.hpp) or GPUs
+// (box/boxes.cuh). Work on GPUs is queued, and still runs when a call returns; that on the CPU is done by then.
 #pragma once
 #include "scaling_contrasts/devices.hpp"
 #include "scaling_contrasts/rails/rails.hpp"
@@ -12,7 +12,8 @@ class local_box_t {
 
     /// PCI bus id of each rail's GPU; empty: CPU devices.
     virtual std::vector<std::string> gpus() const { return {}; }
-    /// The memory of what travels. Called once, before anything else; it lives as long as the box. `verbs`: what carries it.
+    /// The memory of what travels. Called once, before anything else; it lives as long as the box. `verbs`: what
+    /// carries it.
     virtual plan_t plan(int boxes, int box, bool verbs) = 0;
     /// Called once the labels of the other boxes' devices have been taken in, where there are labels.
     virtual void build() {}
@@ -38,8 +39,8 @@ class local_box_t {
     virtual void take(int peer, kind_t kind, std::byte const* landing) = 0;
 };
 
-/// The lane of messages of `pieces`, which are sent from where they lie; those of null and all landings are set aside by
-/// `allocate(bytes)`.
+/// The lane of messages of `pieces`, which are sent from where they lie; those of null and all landings are set aside
+/// by `allocate(bytes)`.
 template <class allocate_t>
 lane_t make_lane(std::vector<piece_t> const& pieces, int boxes, int box, allocate_t&& allocate) {
     lane_t lane;

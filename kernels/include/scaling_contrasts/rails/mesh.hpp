@@ -87,8 +87,8 @@ class mesh_t {
     double wait_seconds() const { return wait_seconds_; }
     void set_wait_seconds(double seconds) { wait_seconds_ = seconds; }
 
-    /// A collective of all boxes: everyone's parts by box, each under 64 KiB. `phase` is what this box does, in the past
-    /// continuous of an error message: `waited for ...`.
+    /// A collective of all boxes: everyone's parts by box, each under 64 KiB. `phase` is what this box does, in the
+    /// past continuous of an error message: `waited for ...`.
     std::vector<std::string> exchange(std::string const& mine, std::string const& phase);
     double maximum(double value, std::string const& phase);
 

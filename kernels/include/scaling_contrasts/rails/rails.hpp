@@ -124,8 +124,8 @@ class rails_t {
     std::vector<std::atomic<std::uint64_t>> arrivals_;
 };
 
-/// Loss, dt and db of a step over all boxes: each box's part from its first rail, added in the boxes' order, so that every
-/// box gets the same bits. The parts have arrived.
+/// Loss, dt and db of a step over all boxes: each box's part from its first rail, added in the boxes' order, so that
+/// every box gets the same bits. The parts have arrived.
 inline scalars_t sum_of_boxes(rails_t const& rails, mesh_t const& mesh, std::uint64_t step) {
     scalars_t sum;
     for (int box = 0; box < mesh.boxes(); ++box) {

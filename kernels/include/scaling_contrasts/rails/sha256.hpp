@@ -1,4 +1,5 @@
-// SHA-256 (FIPS 180-4), for the digest of the inputs, and HMAC (RFC 2104) with it, for boxes that prove they know a token.
+// SHA-256 (FIPS 180-4), for the digest of the inputs, and HMAC (RFC 2104) with it, for boxes that prove they know a
+// token.
 #pragma once
 #include <algorithm>
 #include <array>

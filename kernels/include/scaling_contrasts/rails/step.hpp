@@ -1,10 +1,10 @@
 // A training step of the loss over several boxes, whatever their devices are (local_box.hpp). Each box's embeddings are
-// posted first; its own blocks are scored while they fly, then its rows against what has arrived, box after box in ring order,
-// so that results do not depend on who is fast. The softmax losses send their log-sums the same way. Loss, dt and db follow as one
-// small message a box, and are awaited only when somebody asks for them, or two steps later.
+// posted first; its own blocks are scored while they fly, then its rows against what has arrived, box after box in ring
+// order, so that results do not depend on who is fast. The softmax losses send their log-sums the same way. Loss, dt
+// and db follow as one small message a box, and are awaited only when somebody asks for them, or two steps later.
 //
-// The thread that drives a box never waits while there is something to queue: while it waits for one box, it posts what has
-// become ready to be sent and takes in whatever else has arrived.
+// The thread that drives a box never waits while there is something to queue: while it waits for one box, it posts what
+// has become ready to be sent and takes in whatever else has arrived.
 #pragma once
 #include <algorithm>
 #include <exception>
@@ -16,8 +16,8 @@ namespace scaling_contrasts::rails {
 
 class boxes_step_t {
   public:
-    /// Collective. `problem` is of all boxes; `local` drives this one's devices and must outlive the step. Throws failure_t for a
-    /// lost box, and what `local` throws.
+    /// Collective. `problem` is of all boxes; `local` drives this one's devices and must outlive the step. Throws
+    /// failure_t for a lost box, and what `local` throws.
     boxes_step_t(mesh_t& mesh, options_t const& options, problem_t const& problem, local_box_t& local)
         : mesh_(mesh),
           loss_(problem.loss),

@@ -1,6 +1,6 @@
 // Rails over TCP, where there is no RDMA. A rail has several sockets to each counterpart; a message is cut into as many
-// stripes, each led by a header that says what it is and where it goes. One thread moves all bytes, with vectored calls,
-// straight between the sockets and the sources and landings. What does not fit the plan ends the run.
+// stripes, each led by a header that says what it is and where it goes. One thread moves all bytes, with vectored
+// calls, straight between the sockets and the sources and landings. What does not fit the plan ends the run.
 #pragma once
 #include <sys/epoll.h>
 

@@ -1,6 +1,6 @@
 // libibverbs, opened at run time: the binary runs where it is absent, and links to nothing. Symbols are asked for by
-// version, since an unversioned look-up may bind the ABI of 1.0. Calls on the hot path need no symbol: the header inlines
-// them through the device's own table.
+// version, since an unversioned look-up may bind the ABI of 1.0. Calls on the hot path need no symbol: the header
+// inlines them through the device's own table.
 #pragma once
 #include <dlfcn.h>
 #include <infiniband/verbs.h>

@@ -80,8 +80,8 @@ __device__ __forceinline__ void issue_stages(superblock_t const& a, product_t co
     ptx::tensor_commit(done);
 }
 
-/// Adds the thread's row of the accumulator to the gradient. One thread of a launch adds to an element, and launches follow
-/// one another: the order never changes.
+/// Adds the thread's row of the accumulator to the gradient. One thread of a launch adds to an element, and launches
+/// follow one another: the order never changes.
 __device__ __forceinline__ void add_outputs(rows_t const& set, int row, int end, int dims, int column, int width,
                                             int warp, std::uint32_t tensor) {
     float* const to = set.gradient + std::int64_t(row) * dims + column;

@@ -20,9 +20,9 @@ __device__ __forceinline__ int label_of(rows_t const& set, int local, int dead) 
     return local >= set.rows ? dead : set.labels ? set.labels[local] : static_cast<int>(set.first + local);
 }
 
-/// Finds the kinds of the 128 cells of one row, a bit each: a positive pair; dead or a self pair; both: a self pair that
-/// counts. `row`, `column`: the row, and the tile's first column, within their sets. `labels`: of the columns. Returns
-/// whether the warp has any; called by whole warps.
+/// Finds the kinds of the 128 cells of one row, a bit each: a positive pair; dead or a self pair; both: a self pair
+/// that counts. `row`, `column`: the row, and the tile's first column, within their sets. `labels`: of the columns.
+/// Returns whether the warp has any; called by whole warps.
 __device__ __forceinline__ bool find_kinds(superblock_t const& a, int row, int column, int line, int const* labels,
                                            uint2 (*kinds)[tile_k]) {
     int const own = label_of(a.rows, row, -1);

@@ -19,8 +19,8 @@ inline constexpr int widest_piece_k = 256;                 ///< columns of a gra
 /// Byte of column `column` (of 64) in line `line`: 16-byte pieces are permuted within groups of eight lines.
 constexpr int swizzled(int line, int column) { return line * line_k + ((column / 8 ^ line % 8) << 4) + column % 8 * 2; }
 
-/// Byte of cell (row, column) in a tile's plane of weights: two halves of 64 columns, 128 lines each. A half is the first
-/// operand of W X as it lies; 64 lines of both halves are the first operand of W^T X.
+/// Byte of cell (row, column) in a tile's plane of weights: two halves of 64 columns, 128 lines each. A half is the
+/// first operand of W X as it lies; 64 lines of both halves are the first operand of W^T X.
 constexpr int plane_at(int row, int column) { return column / 64 * slab_bytes_k + swizzled(row, column % 64); }
 
 /// How an operand lies: lines run along K (the summed dimension), or along M or N.

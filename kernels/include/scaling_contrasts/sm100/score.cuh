@@ -1,7 +1,7 @@
-// Scores one superblock: a tile of 128 x 128 cells a thread block, two thread blocks a multiprocessor, so that one's products
-// run under the other's cells. Two warps feed the tensor cores (one copies, one issues); of four more, every thread
-// takes one row of the accumulator out of tensor memory after each band.
-// Sums, weights and passes are sm80's (sm80/score.cuh), thread for row instead of fragment for fragment.
+// Scores one superblock: a tile of 128 x 128 cells a thread block, two thread blocks a multiprocessor, so that one's
+// products run under the other's cells. Two warps feed the tensor cores (one copies, one issues); of four more, every
+// thread takes one row of the accumulator out of tensor memory after each band. Sums, weights and passes are sm80's
+// (sm80/score.cuh), thread for row instead of fragment for fragment.
 #pragma once
 #include <cuda.h>
 
@@ -209,7 +209,8 @@ __device__ __forceinline__ void find_maxima(superblock_t const& a, int prefixes,
     }
 }
 
-/// Turns the row's stored slopes of prefixes into weights of bands, in place: band b's are the sum over the prefixes b and up.
+/// Turns the row's stored slopes of prefixes into weights of bands, in place: band b's are the sum over the prefixes b
+/// and up.
 template <pass_t kPass>
 __device__ __forceinline__ void suffix_sums(superblock_t const& a, ladder_t const& ladder, score_shared_t const& shared,
                                             place_t const& at) {

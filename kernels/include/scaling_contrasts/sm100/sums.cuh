@@ -4,8 +4,8 @@
 
 namespace scaling_contrasts::sm100 {
 
-/// Combines 32 column values over the 32 lanes; v[0] becomes that of column `lane`. Each step halves the vector: lanes with the
-/// step's bit keep the upper half, and combine it with what the others had there.
+/// Combines 32 column values over the 32 lanes; v[0] becomes that of column `lane`. Each step halves the vector: lanes
+/// with the step's bit keep the upper half, and combine it with what the others had there.
 template <class combine_t>
 __device__ __forceinline__ float fold_columns(float (&v)[32], int lane, combine_t combine) {
 #pragma unroll

@@ -1,6 +1,7 @@
 // From dot products to weights: what each pass does with the cells that one thread holds.
 // x is the logit times log2(e), so that 2^x is its exponential. The weight of a cell is its slope dL/dlogit times both
-// inverse norms and the prefix's own weight: sums of weight * candidate, and of weight * dot product, give the gradient.
+// inverse norms and the prefix's own weight: sums of weight * candidate, and of weight * dot product, give the
+// gradient.
 #pragma once
 #include "scaling_contrasts/cell.hpp"
 #include "scaling_contrasts/sm80/ptx.cuh"
@@ -8,9 +9,10 @@
 
 namespace scaling_contrasts::sm80 {
 
-/// Slopes come in this unit, and wait as fractions without their signs: only positives' are negative. Two softmaxes make 2
-/// at most, so they are halved; in the exponent, for ptxas 13.0 lost a factor of 0.5 before the fraction's shift. NT-Xent's
-/// slopes reach a row's number of positives, below 2^31, and SupCon's positives have either sign (groups.cuh).
+/// Slopes come in this unit, and wait as fractions without their signs: only positives' are negative. Two softmaxes
+/// make 2 at most, so they are halved; in the exponent, for ptxas 13.0 lost a factor of 0.5 before the fraction's
+/// shift. NT-Xent's slopes reach a row's number of positives, below 2^31, and SupCon's positives have either sign
+/// (groups.cuh).
 template <pass_t kPass>
 inline constexpr float slope_unit_k = kPass == pass_t::softmax_k  ? 0.5f
                                       : kPass == pass_t::groups_k ? 0x1p-32f
@@ -23,8 +25,8 @@ inline constexpr float log_unit_k = kPass == pass_t::groups_k ? 33.0f : 1.0f;
 /// below e^2 / 6 and e^3 of them, 1e-5 and less.
 inline constexpr float far_sum_k = 1.0f / 128;
 
-/// What edges, diagonal and labels make of a thread's 64 cells, a bit each, cell [m][n][k] = bit 16 m + 4 n + k. Positive:
-/// a positive pair. Ignored: dead or a self pair; both bits: a self pair that counts.
+/// What edges, diagonal and labels make of a thread's 64 cells, a bit each, cell [m][n][k] = bit 16 m + 4 n + k.
+/// Positive: a positive pair. Ignored: dead or a self pair; both bits: a self pair that counts.
 struct kinds_t {
     std::uint32_t positive[2], ignored[2];
     float self;    ///< sum of what self pairs add to dL/dt

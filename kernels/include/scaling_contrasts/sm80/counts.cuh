@@ -1,5 +1,5 @@
-// one_set_info_nce's work per row, between the passes over cells: how many positives each row has, what the mean is over,
-// and what the second pass's sums make of the third (groups.cuh).
+// one_set_info_nce's work per row, between the passes over cells: how many positives each row has, what the mean is
+// over, and what the second pass's sums make of the third (groups.cuh).
 #pragma once
 #include "scaling_contrasts/sm80/step.cuh"
 

@@ -20,7 +20,8 @@ namespace scaling_contrasts::sm80 {
 
 using input_t = gpu::set_t;
 
-/// Why an engine whose tile kernels read columns in multiples of `columns` cannot run a problem, as one clause; empty: it can.
+/// Why an engine whose tile kernels read columns in multiples of `columns` cannot run a problem, as one clause; empty:
+/// it can.
 inline std::string unsupported(problem_t const& problem, int columns = 16) {
     auto const multiple = " is no multiple of " + std::to_string(columns);
     if (problem.rows >= (std::int64_t(1) << 31) - tile_k) return "more than 2^31 rows a device";
@@ -169,7 +170,8 @@ class basic_engine_t final : public gpu::device_step_t {
         visit(block, is_nce() ? pass_t::softmax_k : is_grouped() ? pass_t::groups_k : pass_t::sigmoid_k, stream);
     }
 
-    /// The columns' gradients come from the same weights as the rows'. A cell of one set stands for its mirror image, too.
+    /// The columns' gradients come from the same weights as the rows'. A cell of one set stands for its mirror image,
+    /// too.
     void score_pair(gpu::candidates_t const& block, pair_t const& pair, std::byte* partial,
                     cudaStream_t stream) override {
         bool const one = sets() == 1;
@@ -227,8 +229,8 @@ class basic_engine_t final : public gpu::device_step_t {
     bool is_nce() const { return problem_.loss == loss_t::info_nce_k; }
     bool is_grouped() const { return problem_.loss == loss_t::one_set_info_nce_k; }
     static unsigned grid(std::int64_t count) { return static_cast<unsigned>((count + 255) / 256); }
-    /// one_set_info_nce's sums of a device's rows in one array, as devices share them: l, n and u of every prefix and row
-    /// (groups.cuh), 1 / positives of every row, and over all rows positive pairs and rows that have positives.
+    /// one_set_info_nce's sums of a device's rows in one array, as devices share them: l, n and u of every prefix and
+    /// row (groups.cuh), 1 / positives of every row, and over all rows positive pairs and rows that have positives.
     float* totals_of(float* sums, int device) const { return sums + log_sum_count(device) - 2; }
     float const* totals_of(float const* sums, int device) const { return sums + log_sum_count(device) - 2; }
     void set_group_sums(rows_t& rows, float const* sums) const {
@@ -250,8 +252,8 @@ class basic_engine_t final : public gpu::device_step_t {
         if (!one && !own) walker_.walk(set_[1].rows, columns_of(block, 0, stream), false, false, 0.0f, pass, stream);
     }
 
-    /// A set of a block as the kernels see it: the device's own rows, or another's (the first `count`; -1: all) with the norms
-    /// found anew.
+    /// A set of a block as the kernels see it: the device's own rows, or another's (the first `count`; -1: all) with
+    /// the norms found anew.
     rows_t columns_of(gpu::candidates_t const& block, int set, cudaStream_t stream, std::int64_t count = -1) {
         if (block.device == device_) return set_[set].rows;
         rows_t columns;

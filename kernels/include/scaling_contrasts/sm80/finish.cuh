@@ -9,8 +9,8 @@ namespace scaling_contrasts::sm80 {
 
 inline constexpr int finish_threads_k = 256;
 
-/// Merges a superblock's partial maxima into the running ones: [prefix][padded] of (maximum, sum of 2^(x - maximum)). Of a
-/// triangle, a row's parts left of the diagonal tile are those of columns, as (j, i) stands for (i, j).
+/// Merges a superblock's partial maxima into the running ones: [prefix][padded] of (maximum, sum of 2^(x - maximum)).
+/// Of a triangle, a row's parts left of the diagonal tile are those of columns, as (j, i) stands for (i, j).
 static __global__ void merge_maxima_kernel(__grid_constant__ superblock_t const a, bool of_columns, int prefixes,
                                            float2* running) {
     rows_t const& set = of_columns ? a.columns : a.rows;
@@ -34,8 +34,8 @@ static __global__ void merge_maxima_kernel(__grid_constant__ superblock_t const 
     to = sum;
 }
 
-/// Adds another device's part of `rows` rows' gradients, `from` [rows][dims] in its memory, and of their weighted products,
-/// [prefix][from_padded]. One thread adds to an element.
+/// Adds another device's part of `rows` rows' gradients, `from` [rows][dims] in its memory, and of their weighted
+/// products, [prefix][from_padded]. One thread adds to an element.
 static __global__ void add_partial_kernel(__grid_constant__ rows_t const set, int rows,
                                           __grid_constant__ ladder_t const ladder, float4 const* from,
                                           float const* products, int from_padded) {
@@ -70,10 +70,10 @@ static __global__ void log_sums_kernel(float2 const* running, float const* posit
 }
 
 /// With what rounding took off the positive's weight given back to gradient_i,
-/// dX_i in band b = factor t (gradient_i - x_i sum over p >= b of weighted_products_p / |x_i[:p]|^2), rounded to what is
-/// returned; zero for dead rows and past the ladder. One warp a row. `partial` gets each thread block's sums of the
-/// weighted products, dL/dt but for a factor, and of the loss in units of ln 2 where it is a row's: info_nce's, and SupCon's
-/// but for what lies between a row's positives. `mean_over`: divides the factor; null: 1. `row_losses`: there
+/// dX_i in band b = factor t (gradient_i - x_i sum over p >= b of weighted_products_p / |x_i[:p]|^2), rounded to what
+/// is returned; zero for dead rows and past the ladder. One warp a row. `partial` gets each thread block's sums of the
+/// weighted products, dL/dt but for a factor, and of the loss in units of ln 2 where it is a row's: info_nce's, and
+/// SupCon's but for what lies between a row's positives. `mean_over`: divides the factor; null: 1. `row_losses`: there
 /// are such.
 template <class output_t>
 static __global__ void __launch_bounds__(finish_threads_k)

@@ -1,5 +1,5 @@
-// Multiplies the weights of a scored superblock with embeddings: rows' gradients += W X_columns, and, where the block is
-// symmetric or both its sets are ours, columns' gradients += W^T X_rows, from the same weights.
+// Multiplies the weights of a scored superblock with embeddings: rows' gradients += W X_columns, and, where the block
+// is symmetric or both its sets are ours, columns' gradients += W^T X_rows, from the same weights.
 //
 // A thread block computes one piece of columns (pieces.cuh) of 128 or 256 rows, four warps of 64 x 64 outputs. A block
 // of weights is a tile's 8 x 8 matrices in ldmatrix's order, read as it is or transposed.
@@ -56,8 +56,8 @@ __device__ __forceinline__ stage_places_t stage_places(superblock_t const& a, pr
     return places;
 }
 
-/// Starts the copies of one stage: candidates 32 `slab` and up; those past the live ones, and pieces past `dims`, become
-/// zeros. kWide: 128 rows x 128 columns, else 256 x 64.
+/// Starts the copies of one stage: candidates 32 `slab` and up; those past the live ones, and pieces past `dims`,
+/// become zeros. kWide: 128 rows x 128 columns, else 256 x 64.
 template <bool kWide>
 __device__ __forceinline__ void load_stage(std::uint32_t to, superblock_t const& a, product_t const& job,
                                            stage_places_t const& places, int dims, int slab, std::int64_t part_bytes) {
@@ -128,8 +128,8 @@ __device__ __forceinline__ void multiply_stage(float (&acc)[128], std::uint32_t 
     }
 }
 
-/// Adds the accumulators to the gradient, rows `first` to `end`. One thread of a launch adds to an element, and launches
-/// follow one another: the order never changes.
+/// Adds the accumulators to the gradient, rows `first` to `end`. One thread of a launch adds to an element, and
+/// launches follow one another: the order never changes.
 template <bool kWide>
 __device__ __forceinline__ void add_outputs(float const (&acc)[128], rows_t const& set, int first, int end, int dims,
                                             pieces_t::piece_t const& piece) {
@@ -211,8 +211,8 @@ static __global__ void __launch_bounds__(gradient_threads_k, 2)
         job.tile = index % job.tiles;
     }
     job.piece = pieces.piece.data()[number];
-    // the pieces of a row tile share the prefixes among them; narrow ones, whose tiles come in twos, leave them to the wide
-    // ones, if there are any
+    // the pieces of a row tile share the prefixes among them; narrow ones, whose tiles come in twos, leave them to the
+    // wide ones, if there are any
     int const sharers = pieces.count > pieces.narrow ? pieces.count - pieces.narrow : pieces.count,
               share = sharers == pieces.count ? number : number - pieces.narrow;
     if (sharers == pieces.count || !narrow)

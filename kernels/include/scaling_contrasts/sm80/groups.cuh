@@ -1,6 +1,6 @@
 // one_set_info_nce's cells: NT-Xent and SupCon (docs/one_set_info_nce.md; the CPU's are in cpu/score_groups.inl). With
-// n_i = log2 of the sum over row i's negatives of 2^x, and u_i the same over its positives (SupCon) or log2 of the sum of
-// its positives' slopes (NT-Xent), row i pulls a negative by 2^(x - l_i), l_i = n_i - u_i or log2(2^n_i + 2^u_i). A
+// n_i = log2 of the sum over row i's negatives of 2^x, and u_i the same over its positives (SupCon) or log2 of the sum
+// of its positives' slopes (NT-Xent), row i pulls a negative by 2^(x - l_i), l_i = n_i - u_i or log2(2^n_i + 2^u_i). A
 // cell's slope is the mean of what its two rows make of it.
 #pragma once
 #include "scaling_contrasts/sm80/cells.cuh"

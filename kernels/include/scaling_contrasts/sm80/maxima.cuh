@@ -5,8 +5,8 @@
 
 namespace scaling_contrasts::sm80 {
 
-/// What keeps a cell out of a maximum: about -1e30 where `out` is 1, the greatest float where it is 0. By bits, for ptxas 13.0 runs
-/// out of predicates over 64 selections on Blackwell.
+/// What keeps a cell out of a maximum: about -1e30 where `out` is 1, the greatest float where it is 0. By bits, for
+/// ptxas 13.0 runs out of predicates over 64 selections on Blackwell.
 __device__ __forceinline__ float ceiling(std::uint32_t out) {
     constexpr std::uint32_t in_k = 0x7f7fffff, out_k = 0xf149f2ca;
     return __uint_as_float(in_k ^ (-out & (in_k ^ out_k)));

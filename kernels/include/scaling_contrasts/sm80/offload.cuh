@@ -46,8 +46,8 @@ inline std::int64_t offload_block_rows(problem_t const& problem, std::int64_t bu
 template <class kernels_t>
 class offload_t {
   public:
-    /// `labels` [rows], `scale`, `bias` and `out` [3] are on the current device; what `sets` point to is the host's, and
-    /// outlives the steps. `block_rows`: a multiple of 128.
+    /// `labels` [rows], `scale`, `bias` and `out` [3] are on the current device; what `sets` point to is the host's,
+    /// and outlives the steps. `block_rows`: a multiple of 128.
     offload_t(problem_t const& problem, std::span<host_set_t const> sets, std::int32_t const* labels,
               float const* scale, float const* bias, double* out, gpu::ledger_t& ledger, std::int64_t block_rows,
               int side_limit = 0)

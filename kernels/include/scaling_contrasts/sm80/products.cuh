@@ -1,4 +1,5 @@
-// One product of a superblock: rows of one side, weighted sums over the other. What it adds to the rows' weighted products.
+// One product of a superblock: rows of one side, weighted sums over the other. What it adds to the rows' weighted
+// products.
 #pragma once
 #include "scaling_contrasts/sm80/pieces.cuh"
 #include "scaling_contrasts/sm80/step.cuh"
@@ -14,7 +15,8 @@ struct product_t {
     pieces_t::piece_t piece;
 };
 
-/// Adds the superblock's partial sums of one prefix to the weighted products of the output's rows, always in the same order.
+/// Adds the superblock's partial sums of one prefix to the weighted products of the output's rows, always in the same
+/// order.
 template <int kThreads>
 __device__ __forceinline__ void add_products(superblock_t const& a, product_t const& job, int prefix, int prefixes,
                                              int rows) {

@@ -17,7 +17,8 @@ __device__ __forceinline__ std::uint32_t kept(std::uint32_t x) {
     return x;
 }
 
-/// Copies 16 bytes from global to shared memory asynchronously; writes zeros, and reads nothing, where `valid` is false.
+/// Copies 16 bytes from global to shared memory asynchronously; writes zeros, and reads nothing, where `valid` is
+/// false.
 __device__ __forceinline__ void copy_16(std::uint32_t to, void const* from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
@@ -88,8 +89,8 @@ __device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
 __device__ __forceinline__ float low_bf16(std::uint32_t packed) { return __uint_as_float(packed << 16); }
 __device__ __forceinline__ float high_bf16(std::uint32_t packed) { return __uint_as_float(packed & 0xffff0000u); }
 
-/// Two numbers of at most 1 as 16 bits each, without their signs: 7 of exponent, 9 of mantissa, rounded. Finer than bf16,
-/// and as small.
+/// Two numbers of at most 1 as 16 bits each, without their signs: 7 of exponent, 9 of mantissa, rounded. Finer than
+/// bf16, and as small.
 __device__ __forceinline__ std::uint32_t pack_fractions(float low, float high) {
     return __byte_perm(__float_as_uint(low) * 4 + 0x8000, __float_as_uint(high) * 4 + 0x8000, 0x7632);
 }

@@ -1,8 +1,8 @@
 // Scores one superblock: a tile of 128 x 128 cells a thread block, eight warps of 64 x 32 cells.
 // After each band it forms the cells' slopes, sums the loss and the rows' and columns' weighted products, and stores
 // the slopes where weights will lie; after the last band a thread reads back its own slopes and turns them into the
-// weights of bands, so that only one rounding to bf16 remains. info_nce takes two passes: maxima and sums of exponentials
-// first, slopes second.
+// weights of bands, so that only one rounding to bf16 remains. info_nce takes two passes: maxima and sums of
+// exponentials first, slopes second.
 #pragma once
 #include "scaling_contrasts/sm80/groups.cuh"
 #include "scaling_contrasts/sm80/kinds.cuh"
@@ -193,7 +193,8 @@ __global__ void __launch_bounds__(score_threads_k, kPass == pass_t::sigmoid_k ? 
             ptx::copy_wait<0>();
             return leave_no_maxima(a, ladder.count, w);
         }
-    // a scale of 0 would lose the weighted products, which are formed with it and divided by it: one too small to matter serves
+    // a scale of 0 would lose the weighted products, which are formed with it and divided by it: one too small to
+    // matter serves
     float const given = *a.scale * log2e_k, scale = fabsf(given) < 0x1p-40f ? 0x1p-40f : given,
                 bias = *a.bias * log2e_k;
 

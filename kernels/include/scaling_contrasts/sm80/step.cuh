@@ -13,8 +13,8 @@ namespace scaling_contrasts::sm80 {
 inline constexpr int tile_k = 128;   ///< cells are scored in tiles of 128 x 128
 inline constexpr int block_k = 256;  ///< weights are stored in blocks of 16 x 16
 
-/// What a visit to a block of candidates is for. Sigmoid, softmax (info_nce) and groups (one_set_info_nce): slopes. Maxima:
-/// sums of exponentials over negatives; positives: over positives (groups.cuh).
+/// What a visit to a block of candidates is for. Sigmoid, softmax (info_nce) and groups (one_set_info_nce): slopes.
+/// Maxima: sums of exponentials over negatives; positives: over positives (groups.cuh).
 enum class pass_t { sigmoid_k, maxima_k, positives_k, softmax_k, groups_k };
 constexpr bool gathers(pass_t pass) { return pass == pass_t::maxima_k || pass == pass_t::positives_k; }
 
@@ -41,10 +41,10 @@ struct rows_t {
     int padded = 0;
 };
 
-/// One superblock. Weights lie as [part][prefix][tile row][tile column][block row][block column][8 x 8 matrix][8][8], so that
-/// a warp of the score kernel stores, and the gradient kernel copies, whole lines, and `ldmatrix` reads either a matrix
-/// or its transpose without conflicts. The four matrices of a block are in the order of an accumulator's registers:
-/// upper left, lower left, upper right, lower right.
+/// One superblock. Weights lie as [part][prefix][tile row][tile column][block row][block column][8 x 8 matrix][8][8],
+/// so that a warp of the score kernel stores, and the gradient kernel copies, whole lines, and `ldmatrix` reads either
+/// a matrix or its transpose without conflicts. The four matrices of a block are in the order of an accumulator's
+/// registers: upper left, lower left, upper right, lower right.
 struct superblock_t {
     rows_t rows, columns;
     int first_row = 0, first_column = 0;  ///< multiples of tile_k

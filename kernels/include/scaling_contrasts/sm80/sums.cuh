@@ -16,7 +16,8 @@ __device__ __forceinline__ void fold(float (&v)[8], int lanes, bool upper) {
     }
 }
 
-/// Sums of eight row values over the four lanes of a row: v[0], v[1] become those of rows 16 (lane % 4) + lane / 4 and + 8.
+/// Sums of eight row values over the four lanes of a row: v[0], v[1] become those of rows 16 (lane % 4) + lane / 4 and
+/// + 8.
 __device__ __forceinline__ void fold_rows(float (&v)[8], int lane) {
     fold<8>(v, 2, lane & 2);
     fold<4>(v, 1, lane & 1);

@@ -69,7 +69,8 @@ struct score_shared_t {
     int whole;  ///< the tile has no dead line, and its slabs no piece past the dimensions
 };
 
-/// Starts the copies of one slab: lines past the live rows, and pieces past `dims`, become zeros. `whole`: there are none.
+/// Starts the copies of one slab: lines past the live rows, and pieces past `dims`, become zeros. `whole`: there are
+/// none.
 __device__ __forceinline__ void load_slab(slab_t& slab, superblock_t const& a, slab_places_t const& mine, bool whole,
                                           int dims, int row, int column, slabs_t::slab_place_t const& at) {
     int const thread = threadIdx.x;

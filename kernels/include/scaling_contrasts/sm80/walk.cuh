@@ -74,7 +74,8 @@ class walker_t {
     void clear(cudaStream_t stream) { sm80::clear(slots_.data(), slots_.bytes(), stream); }
 
     /// All superblocks of `rows` against the candidates `columns`. Symmetric, for rows against themselves: the upper
-    /// triangle only. Both sides: the columns' gradients or sums, too. Rows before `first_row`, a multiple of tile_k, are left out.
+    /// triangle only. Both sides: the columns' gradients or sums, too. Rows before `first_row`, a multiple of tile_k,
+    /// are left out.
     void walk(rows_t const& rows, rows_t const& columns, bool symmetric, bool both_sides, float cell_weight,
               pass_t pass, cudaStream_t stream, int first_row = 0) {
         bool const grouped = problem_.loss == loss_t::one_set_info_nce_k;
@@ -125,8 +126,8 @@ class walker_t {
     /// Weights rounded to bf16 cost as much as gradients rounded to bf16 do; fp32 gradients get two parts.
     int parts() const { return problem_.gradient_type == gradient_type_t::float32_k ? 2 : 1; }
 
-    /// The side of a superblock: at most 40 MiB of each part's weights, and, of the sides that allows, one whose tiles and products
-    /// fill the multiprocessors best (two thread blocks each).
+    /// The side of a superblock: at most 40 MiB of each part's weights, and, of the sides that allows, one whose tiles
+    /// and products fill the multiprocessors best (two thread blocks each).
     int choose_side(int padded, int limit) const {
         int device = 0, processors = 0;
         gpu::check(cudaGetDevice(&device), "asking for the device");

@@ -1,5 +1,5 @@
-// The sm90 engine's host side: checks the problem, lays out scratch, launches a step. Nothing here waits for the device, so that a
-// step captures into a graph.
+// The sm90 engine's host side: checks the problem, lays out scratch, launches a step. Nothing here waits for the
+// device, so that a step captures into a graph.
 #pragma once
 #include <algorithm>
 
@@ -42,7 +42,8 @@ class sm90_engine_t {
         return for_kind([&]<class kind_>(kind_) { return prepare_launch<kind_>(); });
     }
 
-    /// Starts a step. `labels` may be null: every row its own group. `scale` and `bias` are read on the device, in every step.
+    /// Starts a step. `labels` may be null: every row its own group. `scale` and `bias` are read on the device, in
+    /// every step.
     gpu_status_t begin(void const* embeddings, int32_t const* labels, int64_t first_row, float const* scale,
                        float const* bias, cudaStream_t stream) {
         auto const* x = static_cast<__nv_bfloat16 const*>(embeddings);
@@ -56,8 +57,9 @@ class sm90_engine_t {
         return prepare(x, labels, a_.row.live, first_row, row_records_, a_.row.blocks, true, stream);
     }
 
-    /// Scores this GPU's rows against a block of candidates; `own`: the block is those rows. Own rows' gradients alone are summed.
-    /// `stays`: the embeddings are still there in finish(), which then gives back what rounding takes off positives' weights.
+    /// Scores this GPU's rows against a block of candidates; `own`: the block is those rows. Own rows' gradients alone
+    /// are summed. `stays`: the embeddings are still there in finish(), which then gives back what rounding takes off
+    /// positives' weights.
     gpu_status_t score(void const* embeddings, int32_t const* labels, uint32_t rows, uint32_t live, int64_t first_row,
                        bool own, cudaStream_t stream, bool stays = true) {
         auto const* x = static_cast<__nv_bfloat16 const*>(embeddings);

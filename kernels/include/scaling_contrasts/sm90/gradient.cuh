@@ -1,6 +1,7 @@
-// Gradient items: 128 rows x 128 columns (64 where a band is no wider) of dX += sum over the blocks of one superblock of W_b(row, k) X_k. Tiles of W serve twice:
-// as they lie, and transposed (the wgmma A operand read M-major). The sums go to fp32 tiles in memory, in the order in which threads
-// hold them, one superblock after the other: `turn` counts the shares added, so that the order, and every bit, repeats.
+// Gradient items: 128 rows x 128 columns (64 where a band is no wider) of dX += sum over the blocks of one superblock
+// of W_b(row, k) X_k. Tiles of W serve twice: as they lie, and transposed (the wgmma A operand read M-major). The sums
+// go to fp32 tiles in memory, in the order in which threads hold them, one superblock after the other: `turn` counts
+// the shares added, so that the order, and every bit, repeats.
 #pragma once
 #include "scaling_contrasts/sm90/shared.cuh"
 
@@ -26,8 +27,8 @@ struct consumer_t {
             ptx::mbar_arrive(base + offset);
         }
     }
-    /// Hands back `stages` of a ring of stages unread: they were for the peers. The first warp waits for them; the others
-    /// must not run ahead of it, nor fall behind.
+    /// Hands back `stages` of a ring of stages unread: they were for the peers. The first warp waits for them; the
+    /// others must not run ahead of it, nor fall behind.
     template <int size_>
     __device__ __forceinline__ void pass(ring_t<size_>& ring, uint32_t first, uint32_t stages) {
 #pragma unroll 1
@@ -43,7 +44,8 @@ struct consumer_t {
     }
 };
 
-/// Runs `multiply(weights, rows)` over the stages of a sum, one behind: a stage is handed back when the next one's products are queued.
+/// Runs `multiply(weights, rows)` over the stages of a sum, one behind: a stage is handed back when the next one's
+/// products are queued.
 template <class kind_, class multiply_at>
 __device__ __forceinline__ void gradient_stages(consumer_t<kind_>& c, uint32_t stages, bool& first,
                                                 multiply_at const& multiply) {

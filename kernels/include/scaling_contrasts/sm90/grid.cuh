@@ -1,5 +1,6 @@
-// The host side that the sm90 engine of two sets and that of one_set_info_nce share: a grid of cells, rows x columns, in superblocks. Lays out
-// scratch and launches a pass. Nothing here waits for the device, so that a step captures into a graph.
+// The host side that the sm90 engine of two sets and that of one_set_info_nce share: a grid of cells, rows x columns,
+// in superblocks. Lays out scratch and launches a pass. Nothing here waits for the device, so that a step captures into
+// a graph.
 #pragma once
 #include <algorithm>
 #include <utility>
@@ -157,7 +158,8 @@ class sm90_grid_t {
         gpu::find_inverse_norms(static_cast<bf16_t const*>(x), live, padded, norms_of_, inverse, stream);
     }
 
-    /// Rows x columns, another GPU's or this one's; `rows_mine`, `columns_mine`: their sums and gradients are this engine's.
+    /// Rows x columns, another GPU's or this one's; `rows_mine`, `columns_mine`: their sums and gradients are this
+    /// engine's.
     template <pass_t pass_>
     gpu_status_t launch(side_t const& row, side_t const& column, bool rows_mine, bool columns_mine, bool own,
                         cudaStream_t stream) {

@@ -1,6 +1,6 @@
-// one_set_info_nce's cells (docs/one_set_info_nce.md): 16 rows x 64 columns a warp, as in two_set_cells.cuh. A quarter whose labels cannot
-// meet, and that holds no self pair or dead row, is info_nce's; the others look at every cell's labels. Positives are cells of the grid
-// here, for a row may have any number of them.
+// one_set_info_nce's cells (docs/one_set_info_nce.md): 16 rows x 64 columns a warp, as in two_set_cells.cuh. A quarter
+// whose labels cannot meet, and that holds no self pair or dead row, is info_nce's; the others look at every cell's
+// labels. Positives are cells of the grid here, for a row may have any number of them.
 #pragma once
 #include "scaling_contrasts/cell.hpp"
 #include "scaling_contrasts/sm90/info_nce_sums.cuh"
@@ -120,9 +120,10 @@ __device__ __forceinline__ float positive_slope(params_t const& a, side_t const&
     return (share - each) - share * lost;
 }
 
-/// Keeps what rounding took off the weights of a thread's positives in a quarter, `lost` of its upper and its lower row, where they are
-/// their row's only ones and so make its gradient: the finishing kernel gives it back. Of several the roundings even out. Labels being
-/// equal, such a positive is its column's only one as well. One cell writes a row's, so that bits repeat.
+/// Keeps what rounding took off the weights of a thread's positives in a quarter, `lost` of its upper and its lower
+/// row, where they are their row's only ones and so make its gradient: the finishing kernel gives it back. Of several
+/// the roundings even out. Labels being equal, such a positive is its column's only one as well. One cell writes a
+/// row's, so that bits repeat.
 __device__ __forceinline__ void keep_residuals(params_t const& a, cells_of_groups_t const& cells, uint32_t positive,
                                                int p, float const (&lost)[2], bool columns_too) {
     if (!a.residual || !positive) return;
@@ -175,7 +176,8 @@ __device__ __forceinline__ void group_quarter(params_t const& a, cells_of_groups
     totals.loss = fmaf(band.omega, loss, totals.loss);
 }
 
-/// Whether an item has anything to do in this pass: sums over positives, and the loss alone, need tiles whose labels can meet.
+/// Whether an item has anything to do in this pass: sums over positives, and the loss alone, need tiles whose labels
+/// can meet.
 template <pass_t pass_>
 __device__ __forceinline__ bool is_wanted(params_t const& a, item_t const& item) {
     if constexpr (is_grouped(pass_) && pass_ != pass_t::negatives_k) {

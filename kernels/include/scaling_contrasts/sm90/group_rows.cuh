@@ -1,5 +1,5 @@
-// one_set_info_nce's work per row, between the passes over cells (group_cells.cuh): ranges of labels, what the passes' sums make of one
-// another, and SupCon's part of the loss that is a row's.
+// one_set_info_nce's work per row, between the passes over cells (group_cells.cuh): ranges of labels, what the passes'
+// sums make of one another, and SupCon's part of the loss that is a row's.
 #pragma once
 #include <climits>
 
@@ -8,7 +8,8 @@
 
 namespace scaling_contrasts::sm90::two_set {
 
-/// Least and greatest label of every 64 rows, live ones; of none, a range that meets no other. One warp each. Grid: padded / 64.
+/// Least and greatest label of every 64 rows, live ones; of none, a range that meets no other. One warp each. Grid:
+/// padded / 64.
 static __global__ void __launch_bounds__(32)
     ranges_kernel(groups_t const __grid_constant__ groups, int live, int2* ranges) {
     int least = INT_MAX, most = INT_MIN;

@@ -6,8 +6,9 @@
 //   score             for every block: weights of a superblock, then their products, superblock by superblock
 //   finish            norm corrections, rounding, scalars
 //
-// A block is another GPU's rows or this one's own, which comes first: superblocks on and above its diagonal are scored, and those above serve
-// their rows and their columns. Forward only, tiles that can hold no positive are left out, and there is no dL/dt.
+// A block is another GPU's rows or this one's own, which comes first: superblocks on and above its diagonal are scored,
+// and those above serve their rows and their columns. Forward only, tiles that can hold no positive are left out, and
+// there is no dL/dt.
 #pragma once
 #include "scaling_contrasts/sm80/counts.cuh"
 #include "scaling_contrasts/sm90/grid.cuh"
@@ -98,8 +99,8 @@ class sm90_groups_engine_t : sm90_grid_t {
             pairs_, const_cast<float*>(pairs_.groups.positives), sums_of_rows_);
         return sm90::check(cudaGetLastError(), "group_sums_kernel");
     }
-    /// What close_positives() leaves for other GPUs, sum_count() floats: l, n and u of every prefix and row, 1 / positives of every row,
-    /// and over all rows positive pairs and rows that have positives.
+    /// What close_positives() leaves for other GPUs, sum_count() floats: l, n and u of every prefix and row, 1 /
+    /// positives of every row, and over all rows positive pairs and rows that have positives.
     float const* sums() const { return sums_of_rows_; }
     int64_t sum_count() const { return int64_t(3 * statistics()) + padded() + 2; }
     /// Scores one block and adds its part of the gradients. Every block is scored once: its counts are added here.
@@ -109,8 +110,8 @@ class sm90_groups_engine_t : sm90_grid_t {
         if (auto s = sm90::check(cudaGetLastError(), "add_count_kernel"); !s) return s;
         return visit<pass_t::groups_k>(block, stream);
     }
-    /// Writes the gradient ([rows][dims], bf16 or fp32) and {loss, dL/dt, 0}: this GPU's part of the global mean. `scalars_double`, where
-    /// given, gets the same in double. Forward only, the gradient stays untouched.
+    /// Writes the gradient ([rows][dims], bf16 or fp32) and {loss, dL/dt, 0}: this GPU's part of the global mean.
+    /// `scalars_double`, where given, gets the same in double. Forward only, the gradient stays untouched.
     gpu_status_t finish(void* gradient, float* scalars, cudaStream_t stream, double* scalars_double = nullptr) {
         auto a = pairs_;
         a.gradient[0] = gradient;

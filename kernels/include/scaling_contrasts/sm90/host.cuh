@@ -1,4 +1,5 @@
-// What the host sides of the sm90 engines do alike: shapes they refuse, the device they need, and boxes that rows are read in.
+// What the host sides of the sm90 engines do alike: shapes they refuse, the device they need, and boxes that rows are
+// read in.
 #pragma once
 #include <string>
 
@@ -35,7 +36,8 @@ inline gpu_status_t check_shape(gpu_problem_t const& p) {
 
 using encode_t = decltype(&cuTensorMapEncodeTiled);
 
-/// Of the current device: whether it runs these engines, its multiprocessors, and the driver's function that describes boxes.
+/// Of the current device: whether it runs these engines, its multiprocessors, and the driver's function that describes
+/// boxes.
 inline gpu_status_t open_device(int& multiprocessors, encode_t& encode) {
     int device = 0, major = 0;
     if (auto s = check(cudaGetDevice(&device), "cudaGetDevice"); !s) return s;
@@ -61,7 +63,8 @@ inline gpu_status_t open_device(int& multiprocessors, encode_t& encode) {
     return {};
 }
 
-/// Boxes of `box_rows` rows x `box_chunks` chunks of 64 columns, chunk after chunk, of x [rows][dims], rows above 0, numbers of 16 bits.
+/// Boxes of `box_rows` rows x `box_chunks` chunks of 64 columns, chunk after chunk, of x [rows][dims], rows above 0,
+/// numbers of 16 bits.
 inline gpu_status_t map_rows(encode_t encode, CUtensorMap& out, __nv_bfloat16 const* x, int rows, int dims,
                              uint32_t box_rows, uint32_t box_chunks,
                              CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16) {

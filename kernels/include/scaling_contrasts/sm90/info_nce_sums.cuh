@@ -1,9 +1,10 @@
 // info_nce's first pass: for every row and every column, the sum over its negatives of 2^x, x = logit times log2(e).
 //
-// x lies anywhere in +-t log2(e), +-144 at t = 100, too far for one float or one fixed-point number. So a row's sum is kept in bins:
-// bin k takes the shares that lie in `width` octaves from 2^(k width - offset) on, as 64-bit fixed point. Adding to a bin commutes, so that
-// bits repeat whatever order tiles finish in, and no row needs its maximum beforehand. Twenty bins of sixteen octaves reach to
-// t = 100; for larger t bins get wider and lose a bit of precision an octave (27 bits at t = 100, 11 at t = 220).
+// x lies anywhere in +-t log2(e), +-144 at t = 100, too far for one float or one fixed-point number. So a row's sum is
+// kept in bins: bin k takes the shares that lie in `width` octaves from 2^(k width - offset) on, as 64-bit fixed point.
+// Adding to a bin commutes, so that bits repeat whatever order tiles finish in, and no row needs its maximum
+// beforehand. Twenty bins of sixteen octaves reach to t = 100; for larger t bins get wider and lose a bit of precision
+// an octave (27 bits at t = 100, 11 at t = 220).
 #pragma once
 #include "scaling_contrasts/sm90/two_set_cells.cuh"
 
@@ -32,8 +33,8 @@ __device__ __forceinline__ void add_share(side_t const& side, bin_scale_t const&
     ptx::red_add(side.bins + (int64_t(p) * bins_k + k) * side.padded + index, __float2ll_rn(fixed));
 }
 
-/// What a warp adds of one band of its 16 rows x 256 columns, every cell over 2^top. plain: no cell is absent. window: only cells
-/// with x in (top - window_k, top] count.
+/// What a warp adds of one band of its 16 rows x 256 columns, every cell over 2^top. plain: no cell is absent. window:
+/// only cells with x in (top - window_k, top] count.
 enum class share_t { plain_k, special_k, window_k };
 constexpr int window_k = 64;
 template <share_t share_, class cells_t>

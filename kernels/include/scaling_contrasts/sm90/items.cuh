@@ -37,8 +37,8 @@ __host__ __device__ inline int tiles_of(superblock_t const& s) {
     int const ni = s.i1 - s.i0, nj = s.j1 - s.j0;
     return s.diagonal ? ni * (ni + 1) / 2 + ni * (nj - ni) : ni * nj;
 }
-/// Most items that a gradient tile's sum is cut into, and how many it is over `blocks` blocks. Where nobody but the producer
-/// takes items, one: its registers are too few for more.
+/// Most items that a gradient tile's sum is cut into, and how many it is over `blocks` blocks. Where nobody but the
+/// producer takes items, one: its registers are too few for more.
 template <class kind_>
 __device__ int cut_of(params_t const& a) {
     return kind_::taker ? a.cut : 1;

@@ -16,13 +16,14 @@ constexpr int piece_k = 128;                        // most columns of a gradien
 constexpr int max_programs_k = 64;
 constexpr float log2e_k = 1.4426950408889634f, ln2_k = 0.6931471805599453f;
 
-/// One kind of gradient item: 128 rows times columns [column, column + width), weighted by plane `band`. Widths are 64 or 128.
+/// One kind of gradient item: 128 rows times columns [column, column + width), weighted by plane `band`. Widths are 64
+/// or 128.
 struct program_t {
     int16_t band, column, width;
 };
 
-/// Statistics of a row block, one record: [prefix][row] inverse norms, [row] labels, [prefix][permuted row] inverse norms.
-/// A tile's row side reads the first two parts, its column side the last two: one copy each.
+/// Statistics of a row block, one record: [prefix][row] inverse norms, [row] labels, [prefix][permuted row] inverse
+/// norms. A tile's row side reads the first two parts, its column side the last two: one copy each.
 __host__ __device__ constexpr int record_floats(int prefixes) { return (2 * prefixes + 1) * tile_k; }
 /// Where the column side finds column x: a thread's four columns of two 8-column chunks lie side by side.
 __host__ __device__ constexpr int permuted(int x) { return x / 16 * 16 + x % 8 / 2 * 4 + x / 8 % 2 * 2 + x % 2; }
@@ -34,8 +35,8 @@ struct side_t {
     int live;    // rows
 };
 
-/// What rounding took from the weights of a positive cell, band by band: added back in fp32 at the end. A row keeps as many as
-/// fit; a row with more positives needs none, since their errors average out.
+/// What rounding took from the weights of a positive cell, band by band: added back in fp32 at the end. A row keeps as
+/// many as fit; a row with more positives needs none, since their errors average out.
 struct residual_t {
     __nv_bfloat16 const* x;  // the other row
     float band[6];           // five bands
@@ -106,7 +107,8 @@ __device__ __forceinline__ scales_t scales_of(params_t const& a) {
     return r;
 }
 
-/// Position of element (row, column) of a tile's plane, in bytes: halves of 64 columns, 128-byte rows, 128-byte swizzle.
+/// Position of element (row, column) of a tile's plane, in bytes: halves of 64 columns, 128-byte rows, 128-byte
+/// swizzle.
 __host__ __device__ constexpr int plane_at(int row, int column) {
     return column / 64 * (plane_bytes_k / 2) + row * 128 + ((column % 64 / 8 ^ row % 8) * 16) + column % 8 * 2;
 }

@@ -1,10 +1,11 @@
-// Score items: half a 128 x 128 tile of cells, 64 rows, all prefixes in one ascending pass over the columns; their logistic coefficients, the
-// loss, the sums S, and the tile's planes of band weights
+// Score items: half a 128 x 128 tile of cells, 64 rows, all prefixes in one ascending pass over the columns; their
+// logistic coefficients, the loss, the sums S, and the tile's planes of band weights
 //   W_b = sum_{p >= b} w_p,   w_p = dl/dlogit inv_i inv_j t log2(e)   (bf16 or fp16).
 //
-// Each of two consumer warpgroups holds 64 x 128 cells. After each band the accumulators are the prefix's dot products. A band whose
-// logits are all far below zero, with no positives among them, takes one exp2 a cell and short polynomials: the whole band is one
-// piece of straight code, and one vote at its end says whether that was allowed. Else the band is done again, exactly.
+// Each of two consumer warpgroups holds 64 x 128 cells. After each band the accumulators are the prefix's dot products.
+// A band whose logits are all far below zero, with no positives among them, takes one exp2 a cell and short
+// polynomials: the whole band is one piece of straight code, and one vote at its end says whether that was allowed.
+// Else the band is done again, exactly.
 #pragma once
 #include "scaling_contrasts/sm90/gradient.cuh"
 
@@ -13,8 +14,8 @@ namespace scaling_contrasts::sm90 {
 /// Where no sum of sixteen e^logit reaches this: sigmoid = e - e^2, softplus = e - e^2 / 2 + e^3 / 3.
 constexpr float far_k = 1.f / 128;
 
-/// Column sums of a warp's 16 rows x 128 columns, from packed pairs with rows r and r + 8 already added. Lane l ends with
-/// the four columns from summed_chunk(l) * 8 + (l & 3) * 2: two of that chunk, two of the next.
+/// Column sums of a warp's 16 rows x 128 columns, from packed pairs with rows r and r + 8 already added. Lane l ends
+/// with the four columns from summed_chunk(l) * 8 + (l & 3) * 2: two of that chunk, two of the next.
 __device__ __forceinline__ void sum_columns(uint32_t const (&v)[16], int lane, uint32_t (&out)[2]) {
     bool const b4 = lane & 16, b3 = lane & 8, b2 = lane & 4;
     uint32_t h[8], m[4];
@@ -317,7 +318,8 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         float const u0 = ptx::load_float(at_rows + (p * tile_k + my_row) * 4) * scale.t2,
                     u1 = ptx::load_float(at_rows + (p * tile_k + my_row + 8) * 4) * scale.t2;
         uint32_t const at_norms = at_columns + ((p + 1) * tile_k + (lane & 3) * 4) * 4;
-        // the last tile only hints whether to try or to look first: which path is taken depends on the cells alone, so that bits repeat
+        // the last tile only hints whether to try or to look first: which path is taken depends on the cells alone, so
+        // that bits repeat
         bool exact = special | !(kind_::fast || a.omega[p] == 1.f);
         if (!exact) {
             exact = c.exact >> p & 1 ? !is_far(u0, u1, at_norms) : false;

@@ -1,15 +1,16 @@
 // Shared memory of the step kernel, and how the warps of a CTA take turns in it.
 //
-// Two CTAs share an SM, so that one's products run under the other's epilogue. In each, warp 0 takes items from the queue and loads
-// operands, warp 1 stores what the consumer warpgroup staged and publishes it, and warpgroup 1 multiplies.
+// Two CTAs share an SM, so that one's products run under the other's epilogue. In each, warp 0 takes items from the
+// queue and loads operands, warp 1 stores what the consumer warpgroup staged and publishes it, and warpgroup 1
+// multiplies.
 //
-// Score items use two stages of 24 KiB (64 rows, 128 columns), and the stash: packed weights of the first three bands, and later the
-// planes on their way out. Gradient items use stages of 32 KiB (weights, rows) over all of that memory. Each kind has barriers of its
-// own; whoever changes from one kind to the other first waits until the memory is free.
+// Score items use two stages of 24 KiB (64 rows, 128 columns), and the stash: packed weights of the first three bands,
+// and later the planes on their way out. Gradient items use stages of 32 KiB (weights, rows) over all of that memory.
+// Each kind has barriers of its own; whoever changes from one kind to the other first waits until the memory is free.
 //
-// In a cluster, a CTA's copies reach its peers as well (kinds.cuh), at the same place. So a stage is empty once the consumers
-// of all peers have released it, and the stash drained once those of all peers are. Warp 2 of the first CTA takes the items
-// and sends their numbers to warp 2 of the others.
+// In a cluster, a CTA's copies reach its peers as well (kinds.cuh), at the same place. So a stage is empty once the
+// consumers of all peers have released it, and the stash drained once those of all peers are. Warp 2 of the first CTA
+// takes the items and sends their numbers to warp 2 of the others.
 #pragma once
 #include <cstddef>
 

@@ -1,4 +1,5 @@
-// A breakdown of the step kernel's time by stage, compiled in with -DSCALING_CONTRASTS_STAGES: clocks of one thread a warpgroup, summed.
+// A breakdown of the step kernel's time by stage, compiled in with -DSCALING_CONTRASTS_STAGES: clocks of one thread a
+// warpgroup, summed.
 #pragma once
 #include <cstdint>
 

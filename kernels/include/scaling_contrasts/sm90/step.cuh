@@ -1,4 +1,5 @@
-// The step kernel: persistent, two CTAs an SM, scoring one superblock while others multiply the weights of earlier ones.
+// The step kernel: persistent, two CTAs an SM, scoring one superblock while others multiply the weights of earlier
+// ones.
 #pragma once
 #include "scaling_contrasts/sm90/produce.cuh"
 #include "scaling_contrasts/sm90/score.cuh"

@@ -1,6 +1,7 @@
-// Cells of the losses over two sets, a quarter of a tile (64 columns) at a time: a warp holds 16 rows x 64 columns of dot products, a
-// thread 32 cells, [chunk of 8 columns][row r: 2 columns, row r + 8: 2 columns]. Positives and rows that are not there are
-// "absent": positives are an exact correction of their own (two_set_finish.cuh), so every cell here is a negative.
+// Cells of the losses over two sets, a quarter of a tile (64 columns) at a time: a warp holds 16 rows x 64 columns of
+// dot products, a thread 32 cells, [chunk of 8 columns][row r: 2 columns, row r + 8: 2 columns]. Positives and rows
+// that are not there are "absent": positives are an exact correction of their own (two_set_finish.cuh), so every cell
+// here is a negative.
 //
 // A quarter leaves packed weights w = dl/dlogit inv_i inv_j t log2(e), and adds to sums.
 #pragma once
@@ -8,8 +9,8 @@
 
 namespace scaling_contrasts::sm90::two_set {
 
-/// Where no sum of eight e^logit reaches this: sigmoid = e - e^2, softplus = e - e^2 / 2, both good to 2e-5 of a cell at the edge
-/// and 1e-8 of the sums far below.
+/// Where no sum of eight e^logit reaches this: sigmoid = e - e^2, softplus = e - e^2 / 2, both good to 2e-5 of a cell
+/// at the edge and 1e-8 of the sums far below.
 constexpr float far_k = 1.f / 256;
 
 /// What a thread needs of a band.
@@ -34,7 +35,8 @@ __device__ __forceinline__ float sum_over_warp(float v) {
     for (int m = 16; m; m /= 2) v += __shfl_xor_sync(~0u, v, m);
     return v;
 }
-/// Sums over a warp's rows of eight values a thread, of four chunks: lane l ends with column summed_column(l) of the 32.
+/// Sums over a warp's rows of eight values a thread, of four chunks: lane l ends with column summed_column(l) of the
+/// 32.
 __device__ __forceinline__ float sum_columns(float const* v, int lane) {
     bool const b4 = lane & 16, b3 = lane & 8, b2 = lane & 4;
     float h[4], m[2];

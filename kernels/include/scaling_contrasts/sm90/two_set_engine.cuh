@@ -1,13 +1,14 @@
-// The sm90 engine of the losses over two sets, two_set_sigmoid and info_nce: checks the problem, lays out scratch, launches a step.
-// Nothing here waits for the device, so that a step captures into a graph.
+// The sm90 engine of the losses over two sets, two_set_sigmoid and info_nce: checks the problem, lays out scratch,
+// launches a step. Nothing here waits for the device, so that a step captures into a graph.
 //
 //   begin    norms, positives, cleared sums
 //   sums     info_nce only, for every block of pairs, then close_sums
 //   score    for every block of pairs: weights of a superblock, then their products, superblock by superblock
 //   finish   norm corrections, positives, rounding, scalars
 //
-// A block is another GPU's pairs or this one's own, which comes first. Each GPU sums the gradients of its own images and captions, and counts the cells of its own
-// images. Forward only, `score` and `finish` leave gradients alone; info_nce then gives the loss and no dL/dt.
+// A block is another GPU's pairs or this one's own, which comes first. Each GPU sums the gradients of its own images
+// and captions, and counts the cells of its own images. Forward only, `score` and `finish` leave gradients alone;
+// info_nce then gives the loss and no dL/dt.
 #pragma once
 #include "scaling_contrasts/sm90/grid.cuh"
 

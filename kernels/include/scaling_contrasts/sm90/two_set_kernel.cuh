@@ -1,4 +1,5 @@
-// The kernel of the losses over two sets and of one_set_info_nce: persistent, one CTA an SM, scoring one superblock while others multiply the weights of earlier ones.
+// The kernel of the losses over two sets and of one_set_info_nce: persistent, one CTA an SM, scoring one superblock
+// while others multiply the weights of earlier ones.
 #pragma once
 #include "scaling_contrasts/sm90/two_set_score.cuh"
 
@@ -175,8 +176,9 @@ __device__ __forceinline__ void multiply_weights(consumer_t& c, float (&acc)[128
     c.release(before);
 }
 
-/// 128 rows x 256 columns of dI += W C or dC += W^T I over one superblock. Sums go to fp32 tiles in memory, in the order in which threads
-/// hold them, one superblock after the other: `turn` counts the shares added, so that the order, and every bit, repeats.
+/// 128 rows x 256 columns of dI += W C or dC += W^T I over one superblock. Sums go to fp32 tiles in memory, in the
+/// order in which threads hold them, one superblock after the other: `turn` counts the shares added, so that the order,
+/// and every bit, repeats.
 template <bool grouped_>
 __device__ __forceinline__ void gradient_item(params_t const& a, item_t const& item, consumer_t& c) {
     bool const transposed = item.kind == column_gradient_k;

@@ -1,8 +1,10 @@
-// The losses over two sets, images (rows) and captions (columns): what the kernels of one step share, and the order of their work.
+// The losses over two sets, images (rows) and captions (columns): what the kernels of one step share, and the order of
+// their work.
 //
-// The grid of cells is walked in superblocks. Each is a list of score items (tiles of 128 x 256 cells) and, `lag` superblocks
-// later, a list of gradient items, which read the superblock's weights twice: as they lie for dI += W C, and transposed for
-// dC += W^T I. CTAs take items from one queue in this order, so that an item only waits for items taken before it.
+// The grid of cells is walked in superblocks. Each is a list of score items (tiles of 128 x 256 cells) and, `lag`
+// superblocks later, a list of gradient items, which read the superblock's weights twice: as they lie for dI += W C,
+// and transposed for dC += W^T I. CTAs take items from one queue in this order, so that an item only waits for items
+// taken before it.
 #pragma once
 #include "scaling_contrasts/sm90/params.cuh"
 
@@ -15,8 +17,8 @@ constexpr int tile_bytes_k = 4 * quarter_bytes_k;     // of one tile and band
 constexpr int share_k = 128 * 256;                    // floats of a gradient tile
 constexpr int bins_k = 20;                            // see info_nce_sums.cuh
 
-/// What a launch is for. Two sets: two_set_sigmoid; info_nce's sums, then its slopes. One set (group_cells.cuh): sums over
-/// negatives, sums over positives, slopes.
+/// What a launch is for. Two sets: two_set_sigmoid; info_nce's sums, then its slopes. One set (group_cells.cuh): sums
+/// over negatives, sums over positives, slopes.
 enum class pass_t { sigmoid_k, sums_k, softmax_k, negatives_k, positives_k, groups_k };
 constexpr bool is_grouped(pass_t pass) { return pass >= pass_t::negatives_k; }
 constexpr bool is_softmax(pass_t pass) { return pass == pass_t::softmax_k || pass == pass_t::groups_k; }

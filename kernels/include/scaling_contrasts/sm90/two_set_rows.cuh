@@ -1,8 +1,9 @@
-// The linear parts of the losses over two sets: norms and positives before the grid of cells, log sums between info_nce's passes, and
-// after it gradient tiles to rows of the output, with the share that comes from the rows' own norms
+// The linear parts of the losses over two sets: norms and positives before the grid of cells, log sums between
+// info_nce's passes, and after it gradient tiles to rows of the output, with the share that comes from the rows' own
+// norms
 //   dI_b(i) = ln2 w / n (sum_j W_b(i, j) C_j + P_b(i) C_i - T_b(i) I_i),   T_b(i) = sum_{p >= b} inv_p(i)^2 S_p(i),
-// where P are the weights of the positive cell (i, i), in fp32, and S sums weight times dot product over all cells of the row. With one
-// prefix S is the dot product of I_i with the two sums before it, so that no cell has to add to it.
+// where P are the weights of the positive cell (i, i), in fp32, and S sums weight times dot product over all cells of
+// the row. With one prefix S is the dot product of I_i with the two sums before it, so that no cell has to add to it.
 #pragma once
 #include "scaling_contrasts/sm90/info_nce_sums.cuh"
 
@@ -78,7 +79,8 @@ static __global__ void __launch_bounds__(rows_threads_k) prepare_kernel(pairs_t 
     }
 }
 
-/// info_nce, after the first pass over all blocks: sums of both sides, one thread a row. Grid: (padded / 256, prefixes, 2).
+/// info_nce, after the first pass over all blocks: sums of both sides, one thread a row. Grid: (padded / 256, prefixes,
+/// 2).
 static __global__ void __launch_bounds__(rows_threads_k) log_sums_kernel(pairs_t const __grid_constant__ a) {
     int const row = blockIdx.x * rows_threads_k + threadIdx.x, p = blockIdx.y, which = blockIdx.z;
     float const t2 = scales_of(a).t2;

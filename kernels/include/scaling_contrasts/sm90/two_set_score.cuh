@@ -1,6 +1,7 @@
-// Score items of the losses over two sets and of one_set_info_nce: 128 x 256 cells, two warpgroups of 64 x 256, all prefixes in one ascending pass over
-// the columns. With one prefix the weights go out a quarter of a tile at a time while the next quarter is computed. With more, each band's
-// weights wait in the tile's planes in memory, each thread's words together, and become suffix sums at the end.
+// Score items of the losses over two sets and of one_set_info_nce: 128 x 256 cells, two warpgroups of 64 x 256, all
+// prefixes in one ascending pass over the columns. With one prefix the weights go out a quarter of a tile at a time
+// while the next quarter is computed. With more, each band's weights wait in the tile's planes in memory, each thread's
+// words together, and become suffix sums at the end.
 #pragma once
 #include "scaling_contrasts/sm90/group_cells.cuh"
 
@@ -47,14 +48,16 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                                            scales_t const& scale) {
     int const prefixes = ladder_ ? a.prefixes : 1, lane = c.lane;
     int const row = item.row * row_tile_k + c.wg * 64 + c.warp * 16 + (lane >> 2), column = item.at * column_tile_k;
-    // this thread's words of the tile's planes, while they wait, in the place of the quarter that they become: [4][thread][4]
+    // this thread's words of the tile's planes, while they wait, in the place of the quarter that they become:
+    // [4][thread][4]
     uint8_t* const waiting =
         a.weights + int64_t(item.slot) * prefixes * tile_bytes_k + c.wg * (quarter_bytes_k / 2) + c.thread * 16;
     float acc[128];
     totals_t totals;
     stopwatch_t watch;
     watch.count(score_items_k, c.thread == 0);
-    // one set: a cell off the diagonal stands for its mirror image, too; on it and in another GPU's block both are there
+    // one set: a cell off the diagonal stands for its mirror image, too; on it and in another GPU's block both are
+    // there
     bool const columns_too = is_grouped(pass_) && a.triangle && !on_diagonal(a, item.row, item.at);
 #pragma unroll 1
     for (int p = 0; p < prefixes; ++p) {
@@ -104,7 +107,8 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                     group_quarter<ladder_>(a, cells, p, d, band, at, words, totals, products, columns_too);
                 else softmax_quarter<ladder_, false>(d, band, at, 0, words, totals, products);
             } else {
-                // the last tile only hints whether to try or to look first: which path is taken depends on the cells alone
+                // the last tile only hints whether to try or to look first: which path is taken depends on the cells
+                // alone
                 bool exact = special;
                 if (!exact) {
                     exact = c.exact >> q & 1 ? !is_far(d, band, at, scale.b2) : false;

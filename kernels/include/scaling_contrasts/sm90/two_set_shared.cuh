@@ -1,8 +1,8 @@
 // Shared memory of the two-set kernel, and what its threads carry from item to item.
 //
-// Warp 0 takes items and loads slabs of 48 KiB into a ring: score items 64 columns of 128 rows and of 256 columns of the grid, gradient
-// items 128 x 64 weights and 64 rows of 256 columns. Warpgroups 1 and 2 multiply 64 x 256 each. They stage weights a
-// quarter of a tile at a time; warps 2 and 3 store and publish them.
+// Warp 0 takes items and loads slabs of 48 KiB into a ring: score items 64 columns of 128 rows and of 256 columns of
+// the grid, gradient items 128 x 64 weights and 64 rows of 256 columns. Warpgroups 1 and 2 multiply 64 x 256 each. They
+// stage weights a quarter of a tile at a time; warps 2 and 3 store and publish them.
 #pragma once
 #include <cstddef>
 

@@ -1,5 +1,5 @@
-// The part of CUDA's driver interface that the project uses, for the emulator: tensor maps. The rest is declared so that tables of
-// functions can name it, and never found.
+// The part of CUDA's driver interface that the project uses, for the emulator: tensor maps. The rest is declared so
+// that tables of functions can name it, and never found.
 #pragma once
 #include <cstddef>
 #include <cstdint>

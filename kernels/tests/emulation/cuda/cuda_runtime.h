@@ -1,5 +1,5 @@
-// The part of CUDA's dialect and runtime that the project uses, for the emulator: memory is the host's, launches return when
-// they are done, so that streams and events have nothing to do.
+// The part of CUDA's dialect and runtime that the project uses, for the emulator: memory is the host's, launches return
+// when they are done, so that streams and events have nothing to do.
 #pragma once
 #include <algorithm>
 #include <bit>
