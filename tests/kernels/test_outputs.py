@@ -76,7 +76,10 @@ def test_one_set_info_nce(tmp_path, engines, form, labels):
             case = base_case(
                 loss="one_set_info_nce", rows=150 - number, labels=labels, scale=scale, bias=bias, prefixes=prefixes
             ) | {"options": f"form={form},engine={engine}"}
-            compare(check(tmp_path, case), case | {"form": form}, 2e-3 if engine.endswith("bf16") else 5e-5)
+            # at t = 100 the projection off the row takes more of a bf16 weight than of its rounding, most where all
+            # rows lie close together (docs/one_set_info_nce.md)
+            share = 1 if scale < 50 else 1.5 if labels == "equal" else 1.05
+            compare(check(tmp_path, case), case | {"form": form}, share * 2e-3 if engine.endswith("bf16") else 5e-5)
     case = base_case(loss="one_set_info_nce", form=form, labels=labels, rows=40, world_size=3, live=[40, 0, 17])
     compare(check(tmp_path, case), case, 2e-3)
 
