@@ -89,7 +89,8 @@ class bench_t {
             settings.inbox_bytes = 64;
             domain_ = std::make_unique<domain::domain_t>(std::vector<int>(p.world_size, 0), settings);
         }
-        box_ = std::make_unique<gpu::box_t>(case_.problem, std::move(devices), domain_.get(), gpu::meeting_t::events_k);
+        box_ = std::make_unique<gpu::box_t>(case_.problem, std::move(devices), domain_.get(), gpu::meeting_t::events_k,
+                                            devices_t{});
     }
 
     /// New embeddings; dead rows become NaN, and must not be read.
