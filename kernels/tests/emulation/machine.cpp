@@ -245,6 +245,8 @@ void run_grid(launch_shape_t const& shape, std::function<void()> const& kernel) 
                         " bytes of shared memory; a block can have 232448");
     if (shape.block.x * shape.block.y * shape.block.z > 1024)
         throw failure_t("a launch of more than 1024 threads a block");
+    if (!shape.grid.x || !shape.grid.y || !shape.grid.z || shape.grid.y > 65535 || shape.grid.z > 65535)
+        throw failure_t("a launch of no blocks, or of more than 65535 along y or z");
     unsigned const total = shape.grid.x * shape.grid.y * shape.grid.z;
     unsigned const per_cluster = shape.cluster.x * shape.cluster.y * shape.cluster.z;
     // variables declared __shared__ are static, so that blocks that have them run one after the other

@@ -97,7 +97,7 @@ class walker_t {
         a.row_maxima = reinterpret_cast<float2*>(weights_.data());  // no weights are there in that pass
         a.column_maxima = a.row_maxima + std::int64_t(side_) * side_ / 32 * ladder_.count;
         a.slots = slots_.data();
-        for (a.first_row = first_row; a.first_row < rows.padded; a.first_row += side_)
+        for (a.first_row = first_row; a.first_row < rows.rows; a.first_row += side_)
             for (a.first_column = symmetric ? a.first_row : 0; a.first_column < columns.padded;
                  a.first_column += side_) {
                 a.tile_rows = std::min(side_, rows.padded - a.first_row) / tile_k;
