@@ -15,9 +15,9 @@
 namespace scaling_contrasts::bench {
 namespace {
 
-constexpr char const* option_names_k[] = {"graph",       "superblock",    "virtual_devices",   "meeting",
-                                          "deadline_ms", "offload",       "device_memory_mib", "block_rows",
-                                          "row_blocks",  "several_boxes", "schedule"};
+constexpr char const* option_names_k[] = {
+    "graph",      "superblock", "virtual_devices", "meeting", "deadline_ms", "offload", "device_memory_mib",
+    "block_rows", "row_blocks", "several_boxes",   "fp16"};
 
 bool flag(run_options_t const& options, char const* name, bool otherwise) {
     return options.option(name, otherwise ? "true" : "false") == "true";
@@ -160,7 +160,7 @@ class cuda_backend_t final : public backend_t {
                                       out_.back().data(),
                                       ledger,
                                       side_limit,
-                                      options_.option("schedule", "default")};
+                                      flag(options_, "fp16", false)};
             devices[index].step = engine == "sm90"    ? make_sm90_step(in)
                                   : engine == "sm100" ? make_sm100_step(in)
                                                       : make_tiles_step<sm80::engine_t>(in);
@@ -387,7 +387,7 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
     for (auto const& [name, value] : options.options)
         if (std::ranges::find(option_names_k, name) == std::end(option_names_k))
             return "unknown option " + name +
-                   "; known are graph, superblock, schedule, virtual_devices, meeting, deadline_ms and several_boxes, "
+                   "; known are graph, superblock, fp16, virtual_devices, meeting, deadline_ms and several_boxes, "
                    "and of "
                    "streaming from the "
                    "host's memory offload, device_memory_mib, block_rows and row_blocks";
@@ -397,16 +397,8 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
     if (options.boxes > 1 && !flag(options, "several_boxes", false))
         return "several boxes of GPUs compile and have never run on hardware; the option several_boxes=true tries them";
     if (flag(options, "offload", false)) return offload_unsupported(problem, options);
-    if (auto const schedule = options.option("schedule", "default"); schedule != "default") {
-        auto const known = sm90_schedules();
-        if (std::ranges::find(known, schedule) == known.end()) {
-            std::string names;
-            for (auto const& name : known) names += (names.empty() ? "" : ", ") + name;
-            return "option schedule is '" + schedule + "'; known are " + names;
-        }
-        if (engine != "sm90" || problem.loss != loss_t::one_set_sigmoid_k)
-            return "option schedule is for one_set_sigmoid on the sm90 engine";
-    }
+    if (flag(options, "fp16", false) && (engine != "sm90" || problem.loss != loss_t::one_set_sigmoid_k))
+        return "option fp16 is for one_set_sigmoid on the sm90 engine";
     if (auto const meeting = options.option("meeting", "flags"); meeting != "flags" && meeting != "events")
         return "option meeting is '" + meeting + "'; known are flags and events";
     if (auto const reason = problem.pairs_once ? pairs_unsupported(problem) : ""; !reason.empty()) return reason;

@@ -5,26 +5,9 @@
 namespace scaling_contrasts::bench {
 namespace {
 
-struct schedule_t {
-    char const* name;
-    int cluster, taker;
-    bool fp16;
-    int cut;
-};
-/// Pairs and squares are clusters; ahead: the next item is taken while the one before is loaded; cut: gradient items
-/// are.
-constexpr schedule_t schedules_k[] = {
-    {"default", 1, 0, false, 1},       {"taker", 1, 1, false, 1},       {"taker_ahead", 1, 2, false, 1},
-    {"pairs", 2, 1, false, 1},         {"pairs_ahead", 2, 2, false, 1}, {"squares", 4, 1, false, 1},
-    {"squares_ahead", 4, 2, false, 1}, {"fp16", 1, 0, true, 1},         {"fp16_pairs", 2, 1, true, 1},
-    {"cut_2", 1, 1, false, 2},         {"cut_4", 1, 1, false, 4},       {"pairs_cut_4", 2, 1, false, 4},
-};
-
-sm90_tuning_t tuning_of(std::string const& schedule) {
+sm90_tuning_t tuning_of(bool fp16) {
     sm90_tuning_t tuning;
-    for (auto const& each : schedules_k)
-        if (schedule == each.name)
-            tuning.cluster = each.cluster, tuning.taker = each.taker, tuning.fp16 = each.fp16, tuning.cut = each.cut;
+    tuning.fp16 = fp16;
     return tuning;
 }
 
@@ -37,7 +20,7 @@ class sm90_step_t final : public gpu::device_step_t {
           scale_(in.scale),
           bias_(in.bias),
           out_(in.out),
-          tuning_(tuning_of(in.schedule)),
+          tuning_(tuning_of(in.fp16)),
           scratch_(in.ledger,
                    static_cast<std::int64_t>(sm90_engine_t::scratch_bytes(gpu_problem(problem_, device_), tuning_))) {
         require(engine_.construct(gpu_problem(problem_, device_), scratch_.data(), tuning_));
@@ -68,12 +51,6 @@ class sm90_step_t final : public gpu::device_step_t {
 }  // namespace
 
 bool sm90_built() { return true; }
-
-std::vector<std::string> sm90_schedules() {
-    std::vector<std::string> names;
-    for (auto const& each : schedules_k) names.emplace_back(each.name);
-    return names;
-}
 
 std::string sm90_unsupported(problem_t const& problem) {
     if (problem.pairs_once && problem.world_size > 1)

@@ -1,6 +1,6 @@
 """Times the sm90 engine's step beside two plain cuBLAS products (X X^T, then G X) of the same shape, in one run.
 
-    python3 sm90_bench.py ENGINE [--rows R ...] [--config wide,ring,lag,interleave[,cluster,taker,fp16,cut] ...]
+    python3 sm90_bench.py ENGINE [--rows R ...] [--config wide,ring,lag,interleave[,fp16] ...]
                          [--t T ...] [--rounds N] [--stages] [--foreign]
 
 Everything is replayed from CUDA graphs, interleaved. Prints the least and the median of each in ms, and the ratio of
@@ -14,7 +14,7 @@ import torch
 from sm90_timing import clocks_of, graph_of, pointer, print_stage, sample
 
 DIMS = 1024
-CONFIG = (0, 0, 0, 0, 1, 0, 0, 1)  # wide, ring, lag, interleave, cluster, taker, fp16, cut: what is not given
+CONFIG = (0, 0, 0, 0, 0)  # wide, ring, lag, interleave, fp16: what is not given
 STAGES = (
     "item wait",
     "score: products",

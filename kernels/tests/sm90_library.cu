@@ -26,8 +26,8 @@ gpu_problem_t article(int rows, int candidates) {
 extern "C" {
 /// What bench.py's --config gives, in its order.
 struct bench_tuning_t {
-    int wide, ring, lag, interleave, cluster, taker, fp16, cut;
-    operator sm90_tuning_t() const { return {wide, ring, lag, interleave != 0, false, cluster, taker, fp16 != 0, cut}; }
+    int wide, ring, lag, interleave, fp16;
+    operator sm90_tuning_t() const { return {wide, ring, lag, interleave != 0, false, fp16 != 0}; }
 };
 /// `candidates`: rows of a foreign block, 0 where there is none.
 size_t bench_scratch(int rows, int candidates, bench_tuning_t const* tuning) {

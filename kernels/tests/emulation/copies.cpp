@@ -79,52 +79,25 @@ template <int rank>
 void tensor_load(frame_t& f) {
     load_box<rank>(f, 0);
 }
-std::uint32_t multicast_mask(frame_t& f, std::size_t i) {
-    std::uint32_t const mask = f.u32(i) & 0xffff;
-    if (!mask || mask >> self().block->cluster->blocks.size())
-        fail("a multicast to blocks that are not in the cluster");
-    return mask;
-}
 template <int rank>
 void tensor_multicast(frame_t& f) {
-    load_box<rank>(f, multicast_mask(f, 3 + rank));
+    std::uint32_t const mask = f.u32(3 + rank) & 0xffff;
+    if (!mask || mask >> self().block->cluster->blocks.size())
+        fail("a multicast to blocks that are not in the cluster");
+    load_box<rank>(f, mask);
 }
 
-/// `mask`: as above.
-void load_bytes(frame_t& f, std::uint32_t mask) {
+void bulk_load(frame_t& f) {
     std::uint32_t const bytes = f.u32(2);
     auto const* const from = f.pointer<std::uint8_t const>(1);
     if (bytes % 16 || bytes == 0 || reinterpret_cast<std::uintptr_t>(from) % 16)
         fail("a bulk copy that is no multiple of 16 bytes");
-    for (std::size_t block = 0; block < self().block->cluster->blocks.size(); ++block) {
-        if (mask && !(mask >> block & 1)) continue;
-        auto const there = [&](std::uint32_t address) {
-            return mask ? cluster_address(address, static_cast<int>(block)) : address;
-        };
-        std::uint8_t* const to = shared_at(there(f.u32(0)), bytes, 16);
-        mbarrier_t& barrier = mbarrier_at(there(f.u32(3)));
-        if (poisons()) std::memset(to, 0xff, bytes);
-        start(nullptr, [=, &barrier] {
-            std::memcpy(to, from, bytes);
-            complete(barrier, bytes);
-        });
-        if (!mask) break;
-    }
-    perhaps_yield();
-}
-void bulk_load(frame_t& f) { load_bytes(f, 0); }
-void bulk_multicast(frame_t& f) { load_bytes(f, multicast_mask(f, 4)); }
-
-/// A word to another block's shared memory, counted by a barrier of that block.
-void store_async(frame_t& f) {
-    std::uint32_t const address = f.u32(0), value = f.u32(1), barrier_address = f.u32(2);
-    if (address >> 24 != barrier_address >> 24) fail("st.async to one block, counted by another");
-    std::uint8_t* const to = shared_at(address, 4, 4);
-    mbarrier_t& barrier = mbarrier_at(barrier_address);
-    if (poisons()) std::memset(to, 0xff, 4);
+    std::uint8_t* const to = shared_at(f.u32(0), bytes, 16);
+    mbarrier_t& barrier = mbarrier_at(f.u32(3));
+    if (poisons()) std::memset(to, 0xff, bytes);
     start(nullptr, [=, &barrier] {
-        std::memcpy(to, &value, 4);
-        complete(barrier, 4);
+        std::memcpy(to, from, bytes);
+        complete(barrier, bytes);
     });
     perhaps_yield();
 }
@@ -230,8 +203,6 @@ void add_copies(table_t& table) {
     std::string const everywhere = ".shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster";
     table["cp.async.bulk.tensor.2d" + everywhere] = tensor_multicast<2>;
     table["cp.async.bulk.tensor.3d" + everywhere] = tensor_multicast<3>;
-    table["cp.async.bulk" + everywhere] = bulk_multicast;
-    table["st.async.shared::cluster.mbarrier::complete_tx::bytes.u32"] = store_async;
     table["cp.async.bulk.global.shared::cta.bulk_group"] = bulk_store;
     table["cp.async.bulk.tensor.2d.global.shared::cta.bulk_group"] = tensor_store<2>;
     table["cp.async.bulk.tensor.3d.global.shared::cta.bulk_group"] = tensor_store<3>;

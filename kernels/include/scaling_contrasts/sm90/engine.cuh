@@ -17,11 +17,7 @@ struct sm90_tuning_t {
     int lag = 1;              ///< superblocks that the gradient lags behind
     bool interleave = false;  ///< score and gradient items alternate
     bool general = false;     ///< take the general path for the article's ladder, too (tests)
-    int cluster = 1;          ///< CTAs that share operands: 1, 2 or 4; the article's ladder alone
-    int taker = 0;      ///< a warp takes items: 1 after the one before is loaded, 2 ahead; 0: only in clusters, like 1
-    bool fp16 = false;  ///< rows and weights as fp16, in scratch; the article's ladder alone, without a taker
-    int cut =
-        1;  ///< items that a gradient tile's sum over a superblock is cut into, 1 to 8, by a taker: more CTAs work
+    bool fp16 = false;        ///< rows and weights as fp16, in scratch; the article's ladder alone
 };
 
 class sm90_engine_t {
@@ -38,8 +34,11 @@ class sm90_engine_t {
         if (auto s = plan(problem, tuning); !s) return s;
         lay_out(static_cast<uint8_t*>(scratch));
         if (auto s = sm90::open_device(sms_, encode_); !s) return s;
-        grid_ = sms_ * sm90::ctas_k;
-        return for_kind([&]<class kind_>(kind_) { return prepare_launch<kind_>(); });
+        return for_kind([]<class kind_>(kind_) {
+            return check(cudaFuncSetAttribute(sm90::step_kernel<kind_>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              shared_bytes<kind_>()),
+                         "cudaFuncSetAttribute");
+        });
     }
 
     /// Starts a step. `labels` may be null: every row its own group. `scale` and `bias` are read on the device, in
@@ -96,8 +95,8 @@ class sm90_engine_t {
         flags_clean_ = false;
         scored_ = true;
         return for_kind([&]<class kind_>(kind_) {
-            launch_t<kind_> launch(grid_, stream);
-            return check(cudaLaunchKernelEx(&launch.config, sm90::step_kernel<kind_>, maps, a), "step_kernel");
+            sm90::step_kernel<kind_><<<sms_ * sm90::ctas_k, sm90::threads_k, shared_bytes<kind_>(), stream>>>(maps, a);
+            return check(cudaGetLastError(), "step_kernel");
         });
     }
 
@@ -142,52 +141,12 @@ class sm90_engine_t {
     template <class work_at>
     gpu_status_t for_kind(work_at const& work) const {
         if (!fast_) return work(sm90::general_t{});
-        if (tuning_.fp16 && tuning_.cluster == 2) return work(sm90::article_t<2, 1, true, true>{});
-        if (tuning_.fp16) return work(sm90::article_t<1, 1, false, true>{});
-        if (tuning_.cluster == 4) return work(sm90::article_t<2, 2, true>{});
-        if (tuning_.cluster == 2) return work(sm90::article_t<2, 1, true>{});
-        if (tuning_.taker) return work(sm90::article_t<1, 1, true>{});
-        return work(sm90::article_t<1, 1, false>{});
+        if (tuning_.fp16) return work(sm90::article_t<true>{});
+        return work(sm90::article_t<false>{});
     }
-    /// How the step kernel is launched. The CTAs of a cluster go to different SMs: on one SM they would work in step.
     template <class kind_>
-    struct launch_t {
-        cudaLaunchConfig_t config = {};
-        cudaLaunchAttribute attributes[2] = {};
-        launch_t(int grid, cudaStream_t stream) {
-            config.gridDim = dim3(unsigned(grid));
-            config.blockDim = dim3(sm90::threads_k);
-            config.dynamicSmemBytes = sizeof(sm90::shared_t<kind_>) + 1024;
-            config.stream = stream;
-            if (kind_::ctas == 1) return;
-            attributes[0].id = cudaLaunchAttributeClusterDimension;
-            attributes[0].val.clusterDim.x = unsigned(kind_::ctas);
-            attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
-            attributes[1].id = cudaLaunchAttributeClusterSchedulingPolicyPreference;
-            attributes[1].val.clusterSchedulingPolicyPreference = cudaClusterSchedulingPolicySpread;
-            config.attrs = attributes;
-            config.numAttrs = 2;
-        }
-        launch_t(launch_t const&) = delete;
-    };
-    /// Once a kernel and device: the shared memory it takes, and how many clusters fit at a time.
-    template <class kind_>
-    gpu_status_t prepare_launch() {
-        launch_t<kind_> launch(sms_ * sm90::ctas_k / kind_::ctas * kind_::ctas, nullptr);
-        if (auto s = check(cudaFuncSetAttribute(sm90::step_kernel<kind_>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                int(launch.config.dynamicSmemBytes)),
-                           "cudaFuncSetAttribute");
-            !s)
-            return s;
-        if (kind_::ctas == 1) return {};
-        int clusters = 0;
-        if (auto s = check(cudaOccupancyMaxActiveClusters(&clusters, sm90::step_kernel<kind_>, &launch.config),
-                           "cudaOccupancyMaxActiveClusters");
-            !s)
-            return s;
-        if (clusters == 0) return {status_t::unsupported_k, "no cluster of this size fits on the device"};
-        grid_ = clusters * kind_::ctas;
-        return {};
+    static constexpr int shared_bytes() {
+        return int(sizeof(sm90::shared_t<kind_>)) + 1024;
     }
 
     /// Everything that depends on the problem alone.
@@ -219,20 +178,12 @@ class sm90_engine_t {
             uniform = uniform && p.prefix_weights[i] == p.prefix_weights[0];
         }
         fast_ = article && uniform && !tuning.general;
-        if (tuning.cluster != 1 && tuning.cluster != 2 && tuning.cluster != 4)
-            return refuse("clusters are of 1, 2 or 4 CTAs");
-        if ((tuning.cluster > 1 || tuning.taker) && !fast_) return refuse("clusters are for the article's ladder");
-        if (tuning.cut < 1 || tuning.cut > sm90::strip_k) return refuse("a sum is cut into 1 to 8 items");
-        if (tuning.cut > 1 && tuning.cluster == 1 && !tuning.taker) return refuse("sums are cut by a taker alone");
         if (tuning.fp16 && !fast_) return refuse("fp16 weights are for the article's ladder");
-        if (tuning.fp16 && (tuning.cluster > 2 || (tuning.cluster == 1 && tuning.taker)))
-            return refuse("fp16 weights run without a taker, or in clusters of 2");
         for (int band = 0; band < a_.prefixes; ++band) {
             int const begin = band ? int(p.prefixes[band - 1]) : 0, end = int(p.prefixes[band]);
-            // a cluster of four takes programs by twos
-            int const piece = tuning.cluster == 4 && end - begin == sm90::piece_k ? sm90::piece_k / 2 : sm90::piece_k;
-            for (int column = begin; column < end; column += piece)
-                a_.program[a_.programs++] = {int16_t(band), int16_t(column), int16_t(std::min(piece, end - column))};
+            for (int column = begin; column < end; column += sm90::piece_k)
+                a_.program[a_.programs++] = {int16_t(band), int16_t(column),
+                                             int16_t(std::min(sm90::piece_k, end - column))};
         }
         a_.rows_everywhere = double(p.total_live);
         a_.self_pairs = p.self_pairs;
@@ -244,8 +195,6 @@ class sm90_engine_t {
         a_.ring = tuning_.ring;
         a_.lag = tuning_.lag;
         a_.interleave = tuning_.interleave;
-        a_.ahead = tuning_.taker == 2;
-        a_.cut = tuning_.cut;
         return {};
     }
     void plan_superblocks(sm90::params_t& a) const {
@@ -303,11 +252,10 @@ class sm90_engine_t {
 
     /// The boxes that rows are read in.
     gpu_status_t map(sm90::maps_t& out, __nv_bfloat16 const* x, int rows) const {
-        uint32_t const high = tuning_.cluster > 1 ? 2 : 1, broad = tuning_.cluster > 2 ? 2 : 1;
-        if (auto s = map(out.row, x, rows, 64 / broad, 1); !s) return s;
-        if (auto s = map(out.single, x, rows, 64 / high, 1); !s) return s;
-        if (auto s = map(out.column, x, rows, 128 / high, 1); !s) return s;
-        return map(out.pair, x, rows, 64, 2 / high);
+        if (auto s = map(out.row, x, rows, 64, 1); !s) return s;
+        if (auto s = map(out.single, x, rows, 64, 1); !s) return s;
+        if (auto s = map(out.column, x, rows, 128, 1); !s) return s;
+        return map(out.pair, x, rows, 64, 2);
     }
     /// Boxes of `box_rows` rows x `box_chunks` chunks of 64 columns, chunk after chunk.
     gpu_status_t map(CUtensorMap& out, __nv_bfloat16 const* x, int rows, uint32_t box_rows, uint32_t box_chunks) const {
@@ -346,7 +294,7 @@ class sm90_engine_t {
     sm90_tuning_t tuning_;
     sm90::params_t a_ = {};
     bool fast_ = false, scored_ = false, flags_clean_ = false;
-    int sms_ = 0, grid_ = 0;
+    int sms_ = 0;
     float *row_records_ = nullptr, *column_records_ = nullptr, *row_scale_ = nullptr;
     __nv_bfloat16 *row_y_ = nullptr, *column_y_ = nullptr;  // fp16 in fact
     size_t flag_words_ = 0;

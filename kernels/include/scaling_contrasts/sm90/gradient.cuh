@@ -12,35 +12,15 @@ template <class kind_>
 struct consumer_t {
     using shared = shared_t<kind_>;
     uint32_t base;  // of shared memory
-    uint32_t peer;  // the same in the CTA that this thread tells of stages that are free; clusters alone
     int warp, lane, thread;
     ring_t<score_stages_k> score;
     ring_t<shared::gradient_stages_k> gradient;
     uint32_t outputs = 0;  // parity of the stagings so far
     uint32_t exact = 0;    // score: a bit a band, where the last tile's logits were not far below zero
 
-    /// One arrival at the barrier at `offset` in every CTA whose copies reach this one.
+    /// One arrival at the barrier at `offset`.
     __device__ __forceinline__ void release(uint32_t offset) {
-        if constexpr (kind_::ctas > 1) {
-            if (thread < kind_::peers) ptx::mbar_arrive_remote(peer + offset);
-        } else if (thread == 0) {
-            ptx::mbar_arrive(base + offset);
-        }
-    }
-    /// Hands back `stages` of a ring of stages unread: they were for the peers. The first warp waits for them; the
-    /// others must not run ahead of it, nor fall behind.
-    template <int size_>
-    __device__ __forceinline__ void pass(ring_t<size_>& ring, uint32_t first, uint32_t stages) {
-#pragma unroll 1
-        for (uint32_t s = 0; s < stages; ++s) {
-            if (warp == 0) {
-                ptx::mbar_wait(base + shared::at_full + (first + ring.at()) * 8, ring.phase());
-                __syncwarp();
-                release(shared::at_empty + (first + ring.at()) * 8);
-            }
-            ring.next();
-        }
-        ptx::named_sync(1, 128);
+        if (thread == 0) ptx::mbar_arrive(base + offset);
     }
 };
 
@@ -123,7 +103,7 @@ __device__ __forceinline__ void write_share(params_t const& a, item_t const& ite
 
 template <class kind_, int size_>
 __device__ __forceinline__ void gradient_item(params_t const& a, item_t const& item, consumer_t<kind_>& c) {
-    sum_t const sum = sum_of<kind_>(a, item);
+    sum_t const sum = sum_of(a, item);
     uint32_t seen = 0;  // looked up early, so that the answer is here when it is needed
     if (c.lane == 0 && item.count)
         seen = *const_cast<uint32_t const volatile*>(a.turn + item.row * a.programs + item.at);

@@ -1,9 +1,8 @@
 // The order of work. Superblock after superblock, row of superblocks after row: each superblock is a list of score
 // items (halves of 128 x 128 tiles, 64 rows each) and, `lag` superblocks later, a list of gradient items. CTAs take
-// items from one queue in this order, so that an item only ever waits for items taken before it. A cluster takes an
-// item for each of its CTAs at once: neighbours, which share operands.
+// items from one queue in this order, so that an item only ever waits for items taken before it.
 #pragma once
-#include "scaling_contrasts/sm90/kinds.cuh"
+#include "scaling_contrasts/sm90/params.cuh"
 #include "scaling_contrasts/sm90/stages.cuh"
 
 namespace scaling_contrasts::sm90 {
@@ -37,60 +36,38 @@ __host__ __device__ inline int tiles_of(superblock_t const& s) {
     int const ni = s.i1 - s.i0, nj = s.j1 - s.j0;
     return s.diagonal ? ni * (ni + 1) / 2 + ni * (nj - ni) : ni * nj;
 }
-/// Most items that a gradient tile's sum is cut into, and how many it is over `blocks` blocks. Where nobody but the
-/// producer takes items, one: its registers are too few for more.
-template <class kind_>
-__device__ int cut_of(params_t const& a) {
-    return kind_::taker ? a.cut : 1;
+__host__ __device__ inline int gradients_of(params_t const& a, superblock_t const& s) {
+    return a.programs * (s.i1 - s.i0 + (a.own ? s.j1 - s.j0 - s.diagonal : 0));
 }
-template <class kind_>
-__device__ int parts_of(params_t const& a, int blocks) {
-    return kind_::taker ? min(a.cut, blocks) : 1;
+__host__ __device__ inline int score_slots(params_t const& a) { return 2 * strip_k * strip_k * a.wide; }
+__host__ __device__ inline int gradient_slots(params_t const& a) {
+    return a.programs * strip_k * (a.own ? 1 + a.wide : 1);
 }
-template <class kind_>
-__device__ int gradients_of(params_t const& a, superblock_t const& s) {
-    int const ni = s.i1 - s.i0, nj = s.j1 - s.j0;
-    return a.programs * (ni * parts_of<kind_>(a, nj) + (a.own ? (nj - s.diagonal) * parts_of<kind_>(a, ni) : 0));
-}
-/// Items of a superblock as clusters take them: several at a time.
-template <class kind_>
-__device__ int score_slots(params_t const& a) {
-    return 2 * strip_k * strip_k * a.wide / kind_::ctas;
-}
-template <class kind_>
-__device__ int gradient_slots(params_t const& a) {
-    return cut_of<kind_>(a) * a.programs * strip_k * (a.own ? 1 + a.wide : 1) / kind_::ctas;
-}
-template <class kind_>
-__device__ uint32_t items_of(params_t const& a) {
-    return uint32_t(a.superblocks + a.lag) * uint32_t(score_slots<kind_>(a) + gradient_slots<kind_>(a));
+__host__ __device__ inline uint32_t items_of(params_t const& a) {
+    return uint32_t(a.superblocks + a.lag) * uint32_t(score_slots(a) + gradient_slots(a));
 }
 
-/// The last two: there is nothing for this CTA, but its neighbours need the operands that it loads for them.
-enum item_kind_t : uint32_t { stop_k, score_k, gradient_k, no_score_k, no_gradient_k };
+enum item_kind_t : uint32_t { stop_k, score_k, gradient_k };
 
-/// Eight words, passed to the other warps of a CTA through shared memory by the one that takes items.
+/// Eight words, passed from the producer to the other warps of a CTA through shared memory.
 struct alignas(16) item_t {
-    uint32_t kind;   // on its way from a taker: plus halves of tiles to wait for << 8
-    uint32_t row;    // row block
-    uint32_t at;     // score: column block; gradient: program
-    uint32_t index;  // superblock
-    uint32_t slot;   // score: tile slot in the ring of weights; gradient: that of tile (i0, j0)
-    uint32_t k;  // gradient: blocks of the sum | the first << 16; score: half of the rows | half of the statistics << 1
+    uint32_t kind;
+    uint32_t row;     // row block
+    uint32_t at;      // score: column block; gradient: program
+    uint32_t index;   // superblock
+    uint32_t slot;    // score: tile slot in the ring of weights; gradient: that of tile (i0, j0)
+    uint32_t k;       // gradient: blocks of the sum; score: half of the rows | half of the statistics << 1
     uint32_t origin;  // gradient: j0 / strip_k | i0 / strip_k << 16; score: superblock to wait for, + 1
     uint32_t count;   // gradient: shares that come before; score: what `consumed` must be there
 };
 
-/// Decodes item `n` for one CTA of a cluster; false where the slot is empty, for all of them.
-template <class kind_>
+/// Decodes item `n`; false where the slot is empty.
 struct scheduler_t {
-    static constexpr int high = kind_::high, broad = kind_::broad;  // CTAs of a cluster
-    int row_rank = 0, column_rank = 0;                              // of this CTA
-    uint32_t parity = 0;                                            // of the score items so far
+    uint32_t parity = 0;  // of the score items so far
     cursor_t score, gradient, before;
 
     __device__ bool decode(params_t const& a, uint32_t n, item_t& out, uint32_t& scored_needed) {
-        uint32_t const ns = score_slots<kind_>(a), ng = gradient_slots<kind_>(a), per = ns + ng;
+        uint32_t const ns = score_slots(a), ng = gradient_slots(a), per = ns + ng;
         int const stage = n / per;
         uint32_t const pos = n % per;
         bool is_score;
@@ -108,23 +85,22 @@ struct scheduler_t {
             if (stage >= a.superblocks) return false;
             score.advance(a, stage);
             superblock_t const b = superblock(a, score);
-            uint32_t const wide = strip_k * a.wide, groups = wide / broad;
-            uint32_t const group = k / (2 / high);  // a cluster that is two high takes both halves of a tile
-            int const i = b.i0 + group / groups, j = b.j0 + group % groups * broad + column_rank;
-            auto const there = [&](int column) { return column < b.j1 && !(a.own && column < i); };
-            if (i >= b.i1 || !(there(j) || (broad > 1 && there(j ^ 1)))) return false;
-            out.kind = there(j) ? score_k : no_score_k;
+            uint32_t const wide = strip_k * a.wide;
+            uint32_t const in = k / 2;
+            int const i = b.i0 + in / wide, j = b.j0 + in % wide;
+            if (i >= b.i1 || j >= b.j1 || (a.own && j < i)) return false;
+            out.kind = score_k;
             out.row = i;
             out.at = j;
             out.index = stage;
-            out.slot = (stage % a.ring) * tiles + (i - b.i0) * wide + (j - b.j0);
-            out.k = (high > 1 ? row_rank : k & 1) | parity << 1;
+            out.slot = (stage % a.ring) * tiles + in;
+            out.k = (k & 1) | parity << 1;
             parity ^= 1;
             out.origin = out.count = 0;
             if (stage >= a.ring) {
                 before.advance(a, stage - a.ring);
                 out.origin = stage - a.ring + 1;
-                out.count = gradients_of<kind_>(a, superblock(a, before));
+                out.count = gradients_of(a, superblock(a, before));
             }
             return true;
         }
@@ -132,25 +108,18 @@ struct scheduler_t {
         if (s < 0 || s >= a.superblocks) return false;
         gradient.advance(a, s);
         superblock_t const b = superblock(a, gradient);
-        uint32_t const cut = cut_of<kind_>(a), pieces = a.programs / broad;
-        uint32_t const part = kind_::taker ? k / (ng / cut) : 0;  // all first parts, then all second ones
-        k -= part * (ng / cut);
-        int const r = k / pieces * high + row_rank;
+        int const r = k / a.programs;
         bool const column_side = r >= strip_k;
         int const block = column_side ? b.j0 + r - strip_k : b.i0 + r;
-        auto const there = [&](int row) { return column_side ? row < b.j1 && row - b.j0 >= b.diagonal : row < b.i1; };
-        uint32_t const blocks = column_side ? b.i1 - b.i0 : b.j1 - b.j0, parts = parts_of<kind_>(a, blocks);
-        if (part >= parts || !(there(block) || (high > 1 && there(block ^ 1)))) return false;
-        out.kind = there(block) ? gradient_k : no_gradient_k;
+        if (column_side ? block >= b.j1 || block - b.j0 < b.diagonal : block >= b.i1) return false;
+        out.kind = gradient_k;
         out.row = block;
-        out.at = k % pieces * broad + column_rank;
+        out.at = k % a.programs;
         out.index = s;
         out.slot = (s % a.ring) * tiles;
-        uint32_t const begin = part * blocks / parts, end = (part + 1) * blocks / parts;
-        out.k = (end - begin) | begin << 16;
+        out.k = column_side ? b.i1 - b.i0 : b.j1 - b.j0;
         out.origin = uint32_t(b.j0 / strip_k) | uint32_t(b.i0 / strip_k) << 16;
-        // superblocks before have whole strips, and so as many parts as there can be
-        out.count = part + cut * (column_side ? gradient.si : (a.own ? gradient.si : 0) + gradient.group);
+        out.count = column_side ? gradient.si : (a.own ? gradient.si : 0) + gradient.group;
         scored_needed = 2 * tiles_of(b);
         return true;
     }

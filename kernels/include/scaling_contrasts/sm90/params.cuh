@@ -79,8 +79,6 @@ struct params_t {
     uint8_t* weights;               // ring of superblocks: [superblock][tile][band][half][row][64], swizzled
     int wide, ring, lag;  // strips a superblock spans in J; superblocks in the ring; superblocks the gradient lags
     bool interleave;      // score and gradient items of a stage alternate
-    int cut;              // most items that a gradient tile's sum over a superblock is cut into
-    bool ahead;           // takers take the next item while the present one is loaded
     int strips_i, strips_j, superblocks;
     uint32_t* next_item;  // work queue
     uint32_t* scored;     // [superblock]: halves of tiles stored

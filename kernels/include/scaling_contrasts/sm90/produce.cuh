@@ -1,16 +1,17 @@
-// The producer: one thread that loads what the other warps multiply and, where no other warp does, takes items and
-// tells of them. (Two threads, one for the rows and one for the columns, were no faster: see docs/performance.md.)
+// The producer: one thread that takes items, tells the other warps of them, and loads what they multiply. (Two threads,
+// one for the rows and one for the columns, were no faster, and neither was a warp of its own that takes the items: see
+// docs/performance.md.)
 #pragma once
-#include "scaling_contrasts/sm90/take.cuh"
+#include "scaling_contrasts/sm90/shared.cuh"
 
 namespace scaling_contrasts::sm90 {
 
-/// How rows are read: boxes of 64 columns. In a cluster, boxes are a CTA's share.
+/// How rows are read: boxes of 64 columns.
 struct maps_t {
     CUtensorMap row;     // 64 of the rows that get gradients
     CUtensorMap column;  // 128 candidates
     CUtensorMap single;  // 64 candidates
-    CUtensorMap pair;    // 64 candidates, twice 64 columns side by side; a CTA's share is one of the two
+    CUtensorMap pair;    // 64 candidates, twice 64 columns side by side
 };
 
 template <class kind_>
@@ -19,7 +20,6 @@ struct producer_t {
     params_t const& a;
     maps_t const& maps;
     uint32_t base;
-    cluster_place_t<kind_> place;
     ring_t<score_stages_k> score_ring;
     ring_t<shared::gradient_stages_k> gradient_ring;
     uint32_t drains = 0;
@@ -31,16 +31,6 @@ struct producer_t {
         for (uint32_t i = 0; i < size_; ++i)
             ptx::mbar_wait(base + shared::at_empty + (first + i) * 8,
                            (i >= ring.at() ? ring.phase() : ring.phase() ^ 1) ^ 1);
-    }
-    /// A box of rows, `bytes` in all, of which this CTA copies its share: to all CTAs that need it.
-    enum share_t { by_row, by_column };
-    __device__ __forceinline__ void load(uint32_t at, CUtensorMap const* map, int x, int y, uint32_t full,
-                                         uint32_t bytes, share_t by) {
-        uint32_t const parts = by == by_row ? kind_::broad : kind_::high;
-        uint32_t const part = by == by_row ? place.column : place.row;
-        if (parts == 1) return ptx::tma_load(at, map, x, y, full);
-        ptx::tma_load_multicast(at + part * (bytes / parts), map, x, y + int(part * (bytes / 128 / parts)), full,
-                                by == by_row ? place.row_mask() : place.column_mask());
     }
     __device__ __forceinline__ void await_drained() {
         if (kind_::fast && undrained) {
@@ -65,9 +55,8 @@ struct producer_t {
                            full = base + shared::at_full + score_ring.at() * 8;
             ptx::mbar_wait(base + shared::at_empty + score_ring.at() * 8, score_ring.phase() ^ 1);
             ptx::mbar_expect(full, score_stage_bytes_k + (s == 0 ? 2 * stats_bytes : 0));
-            load(at, &maps.row, s * slab_k, int(item.row * tile_k + (item.k & 1) * (tile_k / 2)), full, rows_bytes_k,
-                 by_row);
-            load(at + rows_bytes_k, &maps.column, s * slab_k, int(item.at) * tile_k, full, columns_bytes_k, by_column);
+            ptx::tma_load(at, &maps.row, s * slab_k, int(item.row * tile_k + (item.k & 1) * (tile_k / 2)), full);
+            ptx::tma_load(at + rows_bytes_k, &maps.column, s * slab_k, int(item.at) * tile_k, full);
             if (s == 0) {  // safe: slab 0 of tile n + 2 is loaded after every consumer has multiplied one of n + 1
                 uint32_t const stats = base + shared::at_stats(0, 0) + (item.k & 2) * shared::stats_k * 4;
                 ptx::bulk_load(stats, row_stats, stats_bytes, full);
@@ -82,10 +71,9 @@ struct producer_t {
     __device__ __forceinline__ void gradient(item_t const& item) {
         if (scored) await_all(score_ring, 0);
         scored = false;
-        sum_t const sum = sum_of<kind_>(a, item);
+        sum_t const sum = sum_of(a, item);
         program_t const program = a.program[item.at];
         bool const narrow = program.width < piece_k;
-        bool const shared_weights = kind_::broad > 1 && a.program[item.at ^ 1].band == program.band;
         uint32_t const width = strip_k * a.wide, i0 = (item.origin >> 16) * strip_k,
                        j0 = (item.origin & 0xffff) * strip_k;
         uint32_t const block_bytes = (kind_::fast ? 5 : a.prefixes) * plane_bytes_k;
@@ -105,44 +93,45 @@ struct producer_t {
                 ptx::mbar_wait(base + shared::at_empty + (score_stages_k + gradient_ring.at()) * 8,
                                gradient_ring.phase() ^ 1);
                 ptx::mbar_expect(full, gradient_stage_bytes_k - (narrow ? slab_k * 128 : 0));
-                // all 128 rows of the tile, 64 of its columns; transposed 64 of its rows, all columns: two pieces
-                uint8_t const* plane =
-                    weights + program.band * plane_bytes_k + slab * (transposed ? 8192 : plane_bytes_k / 2);
-                uint32_t const apart = transposed ? plane_bytes_k / 2 : 8192;
-                if (shared_weights) {
-                    ptx::bulk_load_multicast(at + place.column * 8192, plane + place.column * apart, 8192, full,
-                                             place.row_mask());
-                } else if (!transposed) {
-                    ptx::bulk_load(at, plane, plane_bytes_k / 2, full);
-                } else {
-                    ptx::bulk_load(at, plane, 8192, full);
-                    ptx::bulk_load(at + 8192, plane + apart, 8192, full);
+                uint8_t const* plane = weights + program.band * plane_bytes_k;
+                if (!transposed) {  // all 128 rows of the tile, 64 of its columns
+                    ptx::bulk_load(at, plane + slab * (plane_bytes_k / 2), plane_bytes_k / 2, full);
+                } else {  // 64 of its rows, all columns: two halves
+                    ptx::bulk_load(at, plane + slab * 8192, 8192, full);
+                    ptx::bulk_load(at + 8192, plane + slab * 8192 + plane_bytes_k / 2, 8192, full);
                 }
                 uint32_t const rows = at + gradient_stage_bytes_k / 2;
-                if (narrow) load(rows, &maps.single, program.column, row, full, 8192, by_column);
-                else if (kind_::high == 1) ptx::tma_load(rows, &maps.pair, 0, row, program.column / slab_k, full);
-                else
-                    ptx::tma_load_multicast(rows + place.row * 8192, &maps.pair,
-                                            program.column + int(place.row) * slab_k, row, full, place.column_mask());
+                if (narrow) ptx::tma_load(rows, &maps.single, program.column, row, full);
+                else ptx::tma_load(rows, &maps.pair, 0, row, program.column / slab_k, full);
                 gradient_ring.next();
             }
         }
     }
 };
 
-/// Where nobody else takes items.
 template <class kind_>
-__device__ __forceinline__ void take_and_produce(params_t const& a, producer_t<kind_>& producer) {
-    uint32_t const items = items_of<kind_>(a);
-    item_writer_t<kind_> writer(producer.base);
-    scheduler_t<kind_> scheduler;
+__device__ __forceinline__ void produce(params_t const& a, maps_t const& maps, uint32_t base) {
+    using shared = shared_t<kind_>;
+    producer_t<kind_> producer = {a, maps, base, {}, {}};
+    uint32_t const items = items_of(a);
+    queue_t queue;
+    queue.n = queue_k;  // leaves are there from the start
+    scheduler_t scheduler;
+    auto push = [&](item_t const& item) {
+        ptx::mbar_wait(base + shared::at_item_empty + queue.at() * 8, queue.phase());
+        uint32_t const at = base + shared::at_item + queue.at() * sizeof(item_t);
+        ptx::store_b128(at, item.kind, item.row, item.at, item.index);
+        ptx::store_b128(at + 16, item.slot, item.k, item.origin, item.count);
+        ptx::mbar_arrive(base + shared::at_item_full + queue.at() * 8);
+        queue.next();
+    };
     while (true) {
         uint32_t const n = atomicAdd(a.next_item, 1u);
         if (n >= items) break;
         item_t item;
         uint32_t scored_needed = 0;
         if (!scheduler.decode(a, n, item, scored_needed)) continue;
-        writer.push(item);
+        push(item);
         if (item.kind == score_k) {
             producer.score(item);
         } else {
@@ -153,33 +142,7 @@ __device__ __forceinline__ void take_and_produce(params_t const& a, producer_t<k
             producer.gradient(item);
         }
     }
-    writer.push({stop_k, 0, 0, 0, 0, 0, 0, 0});
-}
-
-template <class kind_>
-__device__ __forceinline__ void produce(params_t const& a, maps_t const& maps, uint32_t base,
-                                        cluster_place_t<kind_> const& place) {
-    using shared = shared_t<kind_>;
-    producer_t<kind_> producer = {a, maps, base, place, {}, {}};
-    if constexpr (!kind_::taker) return take_and_produce(a, producer);
-    queue_t queue;
-    while (true) {
-        item_t item = read_item_alone<kind_>(base, queue);
-        uint32_t const scored_needed = item.kind >> 8;
-        item.kind &= 0xff;
-        if (item.kind == stop_k) return;
-        if (a.ahead) ptx::mbar_arrive(base + shared::at_wanted);
-        if (item.kind == score_k || item.kind == no_score_k) {
-            producer.score(item);
-        } else {
-            stopwatch_t watch;
-            ptx::wait_count(a.scored + item.index, scored_needed);
-            watch.lap(producer_wait_k, true);
-            ptx::fence_async();
-            producer.gradient(item);
-        }
-        if (!a.ahead) ptx::mbar_arrive(base + shared::at_wanted);
-    }
+    push({stop_k, 0, 0, 0, 0, 0, 0, 0});
 }
 
 }  // namespace scaling_contrasts::sm90

@@ -7,24 +7,20 @@
 // Score items use two stages of 24 KiB (64 rows, 128 columns), and the stash: packed weights of the first three bands,
 // and later the planes on their way out. Gradient items use stages of 32 KiB (weights, rows) over all of that memory.
 // Each kind has barriers of its own; whoever changes from one kind to the other first waits until the memory is free.
-//
-// In a cluster, a CTA's copies reach its peers as well (kinds.cuh), at the same place. So a stage is empty once the
-// consumers of all peers have released it, and the stash drained once those of all peers are. Warp 2 of the first CTA
-// takes the items and sends their numbers to warp 2 of the others.
 #pragma once
 #include <cstddef>
 
 #include "scaling_contrasts/ptx/barrier.cuh"
-#include "scaling_contrasts/ptx/cluster.cuh"
 #include "scaling_contrasts/ptx/copy.cuh"
 #include "scaling_contrasts/ptx/math.cuh"
 #include "scaling_contrasts/ptx/wgmma.cuh"
 #include "scaling_contrasts/ptx/wgmma_fp16.cuh"
 #include "scaling_contrasts/sm90/items.cuh"
+#include "scaling_contrasts/sm90/kinds.cuh"
 
 namespace scaling_contrasts::sm90 {
 
-constexpr int ctas_k = 2, threads_k = 256, queue_k = 4, numbers_k = 2;
+constexpr int ctas_k = 2, threads_k = 256, queue_k = 4;
 constexpr int score_stages_k = 2, rows_bytes_k = 8192, columns_bytes_k = 16384,
               score_stage_bytes_k = rows_bytes_k + columns_bytes_k;
 constexpr int gradient_stage_bytes_k = 32768;
@@ -40,32 +36,25 @@ struct alignas(1024) shared_t {
     uint8_t operands[operand_bytes_k];
     float stats[2][2][stats_k];  // [parity of the tile count][row or column side]
     item_t item[queue_k];
-    uint32_t number[numbers_k];  // of items, sent by the cluster's first CTA
     uint64_t full[stages_k], empty[stages_k];
     uint64_t item_full[queue_k], item_empty[queue_k];
     uint64_t out_full, out_empty;  // staged output, and leave to stage more
-    uint64_t number_full[numbers_k], number_empty[numbers_k];
-    uint64_t wanted;   // another item is
-    uint64_t drained;  // a score item's planes have left the stash
+    uint64_t drained;              // a score item's planes have left the stash
 
     static constexpr uint32_t at_stash = score_stages_k * score_stage_bytes_k;
     __host__ __device__ static constexpr uint32_t at_stats(int parity, int side) {
         return operand_bytes_k + (parity * 2 + side) * stats_k * 4;
     }
     static constexpr uint32_t at_item = operand_bytes_k + 4 * stats_k * 4;
-    static constexpr uint32_t at_number = at_item + queue_k * sizeof(item_t);
-    static constexpr uint32_t at_full = at_number + numbers_k * 4;
+    static constexpr uint32_t at_full = at_item + queue_k * sizeof(item_t);
     static constexpr uint32_t at_empty = at_full + stages_k * 8;
     static constexpr uint32_t at_item_full = at_empty + stages_k * 8;
     static constexpr uint32_t at_item_empty = at_item_full + queue_k * 8;
     static constexpr uint32_t at_out_full = at_item_empty + queue_k * 8;
     static constexpr uint32_t at_out_empty = at_out_full + 8;
-    static constexpr uint32_t at_number_full = at_out_empty + 8;
-    static constexpr uint32_t at_number_empty = at_number_full + numbers_k * 8;
-    static constexpr uint32_t at_wanted = at_number_empty + numbers_k * 8;
-    static constexpr uint32_t at_drained = at_wanted + 8;
+    static constexpr uint32_t at_drained = at_out_empty + 8;
 };
-using article_shared_t = shared_t<article_t<1, 1, false>>;
+using article_shared_t = shared_t<article_t<false>>;
 using general_shared_t = shared_t<general_t>;
 static_assert(offsetof(article_shared_t, drained) == article_shared_t::at_drained &&
               offsetof(general_shared_t, drained) == general_shared_t::at_drained);
@@ -95,16 +84,10 @@ __device__ __forceinline__ item_t read_item(uint32_t base, queue_t& queue) {
     auto const uniform = [](uint32_t v) {
         return __reduce_or_sync(~0u, v);
     };  // in uniform registers: the compiler sees that warps branch as one
-    return {uniform(kind_::taker ? lo.x & 0xff : lo.x),
-            uniform(lo.y),
-            uniform(lo.z),
-            uniform(lo.w),
-            uniform(hi.x),
-            uniform(hi.y),
-            uniform(hi.z),
-            uniform(hi.w)};
+    return {uniform(lo.x), uniform(lo.y), uniform(lo.z), uniform(lo.w),
+            uniform(hi.x), uniform(hi.y), uniform(hi.z), uniform(hi.w)};
 }
-/// The same for one thread; `kind` holds what the taker added.
+/// The same for one thread.
 template <class kind_>
 __device__ __forceinline__ item_t read_item_alone(uint32_t base, queue_t& queue) {
     using shared = shared_t<kind_>;
@@ -115,9 +98,7 @@ __device__ __forceinline__ item_t read_item_alone(uint32_t base, queue_t& queue)
     queue.next();
     return {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
 }
-/// Warps: the consumers', the one that stores, and, where another one takes items, the one that loads.
-template <class kind_>
-constexpr int item_readers_k = 4 + 1 + kind_::taker;
+constexpr int item_readers_k = 4 + 1;  // warps: the consumers' and the one that stores
 
 /// How the sum of a gradient item runs: `transposed` blocks stored as (k, row), then `direct` ones stored as (row, k).
 struct sum_t {
@@ -125,14 +106,12 @@ struct sum_t {
     uint32_t transposed, direct;
     bool column_side;
 };
-template <class kind_>
 __device__ __forceinline__ sum_t sum_of(params_t const& a, item_t const& item) {
-    uint32_t const i0 = (item.origin >> 16) * strip_k, j0 = (item.origin & 0xffff) * strip_k,
-                   count = kind_::taker ? item.k & 0xffff : item.k;
+    uint32_t const i0 = (item.origin >> 16) * strip_k, j0 = (item.origin & 0xffff) * strip_k, count = item.k;
     sum_t r;
     r.column_side = a.own && item.row / strip_k != i0 / strip_k;
-    r.first = (r.column_side ? i0 : j0) + (kind_::taker ? item.k >> 16 : 0);
-    r.transposed = r.column_side ? count : a.own && item.row > r.first ? min(item.row - r.first, count) : 0;
+    r.first = r.column_side ? i0 : j0;
+    r.transposed = r.column_side ? count : a.own && item.row > j0 ? min(item.row - j0, count) : 0;
     r.direct = count - r.transposed;
     return r;
 }

@@ -3,37 +3,20 @@
 #pragma once
 #include "scaling_contrasts/sm90/produce.cuh"
 #include "scaling_contrasts/sm90/score.cuh"
-#include "scaling_contrasts/sm90/take.cuh"
 
 namespace scaling_contrasts::sm90 {
 
 /// One warp: stores what the consumer warpgroup staged, then tells the other CTAs. Runs on lane 0 alone.
 template <class kind_>
-__device__ __forceinline__ void publish(params_t const& a, uint32_t base, cluster_place_t<kind_> const& place) {
+__device__ __forceinline__ void publish(params_t const& a, uint32_t base) {
     using shared = shared_t<kind_>;
     uint32_t const out_full = base + shared::at_out_full, out_empty = base + shared::at_out_empty;
-    auto const tell_drained = [&] {
-        if constexpr (kind_::ctas == 1) {
-            ptx::mbar_arrive(base + shared::at_drained);
-        } else {
-#pragma unroll
-            for (uint32_t i = 0; i < kind_::peers; ++i)
-                ptx::mbar_arrive_remote(ptx::remote(base + shared::at_drained, place.peer(i)));
-        }
-    };
     queue_t queue;
     uint32_t outputs = 0;
     while (true) {
-        item_t item = read_item_alone<kind_>(base, queue);
-        if constexpr (kind_::taker) item.kind &= 0xff;
+        item_t const item = read_item_alone<kind_>(base, queue);
         if (item.kind == stop_k) return;
-        if (kind_::ctas > 1 && item.kind == no_gradient_k) continue;
-        if (kind_::ctas > 1 && item.kind == no_score_k) {  // in turn, or the peers could count two of one CTA
-            ptx::mbar_wait(out_full, outputs);
-            outputs ^= 1;
-            tell_drained();
-            ptx::mbar_arrive(out_empty);
-        } else if (item.kind == gradient_k) {
+        if (item.kind == gradient_k) {
             ptx::mbar_wait(out_full, outputs);
             outputs ^= 1;
             ptx::fence_gpu();
@@ -64,25 +47,13 @@ __device__ __forceinline__ void publish(params_t const& a, uint32_t base, cluste
             store(1, 0);
             store(0, 1);
             ptx::bulk_wait_read<0>();
-            tell_drained();
+            ptx::mbar_arrive(base + shared::at_drained);
             ptx::mbar_arrive(out_empty);
             ptx::bulk_wait<0>();
             ptx::fence_async();
             ptx::add_release(a.scored + item.index, 1);
         }
     }
-}
-
-/// The consumers' part of a score item of which this CTA has no cells.
-template <class kind_>
-__device__ __forceinline__ void pass_score(consumer_t<kind_>& c) {
-    using shared = shared_t<kind_>;
-    c.pass(c.score, 0, 1);
-    ptx::mbar_wait(c.base + shared::at_out_empty, c.outputs ^ 1);
-    c.pass(c.score, 0, 15);
-    __syncwarp();
-    if (c.lane == 0) ptx::mbar_arrive(c.base + shared::at_out_full);
-    c.outputs ^= 1;
 }
 
 template <class kind_>
@@ -92,37 +63,29 @@ __global__ void __launch_bounds__(threads_k, ctas_k)
     extern __shared__ uint8_t raw[];
     uint32_t const base = (ptx::smem(raw) + 1023) & ~1023u;
     int const group = __shfl_sync(~0u, threadIdx.x / 128, 0), lane = threadIdx.x & 31;
-    cluster_place_t<kind_> const place(kind_::ctas > 1 ? ptx::cluster_rank() : 0);
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < shared::stages_k; ++i) {
             ptx::mbar_init(base + shared::at_full + i * 8, 1);
-            ptx::mbar_init(base + shared::at_empty + i * 8, kind_::peers);
+            ptx::mbar_init(base + shared::at_empty + i * 8, 1);
         }
         for (int i = 0; i < queue_k; ++i) {
             ptx::mbar_init(base + shared::at_item_full + i * 8, 1);
-            ptx::mbar_init(base + shared::at_item_empty + i * 8, item_readers_k<kind_>);
+            ptx::mbar_init(base + shared::at_item_empty + i * 8, item_readers_k);
         }
         ptx::mbar_init(base + shared::at_out_full, 4);
         ptx::mbar_init(base + shared::at_out_empty, 1);
-        for (int i = 0; kind_::ctas > 1 && i < numbers_k; ++i) {
-            ptx::mbar_init(base + shared::at_number_full + i * 8, 1);
-            ptx::mbar_init(base + shared::at_number_empty + i * 8, kind_::ctas - 1);
-        }
-        ptx::mbar_init(base + shared::at_wanted, 1);
-        ptx::mbar_init(base + shared::at_drained, kind_::peers);
+        ptx::mbar_init(base + shared::at_drained, 1);
         ptx::fence_mbar_init();
     }
-    if constexpr (kind_::ctas > 1) ptx::cluster_sync();
-    else __syncthreads();
+    __syncthreads();
 
     if (group == 0) {
         ptx::reg_free<40>();
         int const warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
         if (lane == 0) {
-            if (warp == 0) produce<kind_>(a, maps, base, place);
-            else if (warp == 1) publish<kind_>(a, base, place);
-            else if (kind_::taker && warp == 2) take<kind_>(a, base, place);
+            if (warp == 0) produce<kind_>(a, maps, base);
+            else if (warp == 1) publish<kind_>(a, base);
         }
     } else {
         ptx::reg_alloc<216>();
@@ -131,7 +94,6 @@ __global__ void __launch_bounds__(threads_k, ctas_k)
         c.warp = __shfl_sync(~0u, threadIdx.x / 32 & 3, 0);
         c.lane = lane;
         c.thread = threadIdx.x & 127;
-        if constexpr (kind_::ctas > 1) c.peer = ptx::remote(c.base, place.peer(c.thread < kind_::peers ? c.thread : 0));
         scales_t const scale = scales_of(a);
         queue_t queue;
         while (true) {
@@ -139,16 +101,12 @@ __global__ void __launch_bounds__(threads_k, ctas_k)
             item_t item = read_item<kind_>(base, queue);
             watch.lap(item_wait_k, c.thread == 0);
             if (item.kind == stop_k) break;
-            if (kind_::ctas > 1 && item.kind == no_score_k) pass_score(c);
-            else if (kind_::ctas > 1 && item.kind == no_gradient_k)
-                c.pass(c.gradient, score_stages_k, 2 * (item.k & 0xffff));
-            else if (item.kind == score_k) score_item<kind_>(a, item, c, scale);
+            if (item.kind == score_k) score_item<kind_>(a, item, c, scale);
             else if (__reduce_or_sync(~0u, uint32_t(a.program[item.at].width)) == piece_k)
                 gradient_item<kind_, 64>(a, item, c);
             else gradient_item<kind_, 32>(a, item, c);
         }
     }
-    if constexpr (kind_::ctas > 1) ptx::cluster_sync();  // nobody leaves while peers may still write to its memory
 }
 
 }  // namespace scaling_contrasts::sm90
