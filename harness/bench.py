@@ -32,7 +32,7 @@ from harness.leader import Leader, Stopped
 from harness.machine import Machine
 from harness.plan import Planned
 from harness.run import Campaign
-from harness.store import Store, new_run_id, unfinished
+from harness.store import Store, complete, new_run_id, unfinished
 from harness.support import capabilities
 
 OK, UNEXPECTED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -235,11 +235,19 @@ def find_folder(
 
     `held` keeps the run's lock: folders may be shared between machines of one name.
     """
+    for state in parent.glob("*/state"):  # of a run that was killed as the last thing it did
+        if complete(state.parent):
+            with lock.writer(state.parent) as mine:
+                if mine:
+                    Store(state.parent).finish()
     others = 0
     for folder, data in unfinished(parent) if resume else ():
         if data.get("fingerprint") != identity:
             others += 1
         elif held.enter_context(lock.writer(folder)):
+            if complete(folder):  # by another process, after we had looked and before it gave the lock back
+                Store(folder).finish()
+                continue
             screen.say(f"continuing {_shown(folder)}")
             return Store(folder), {name: data[name] for name in ("before", "notes") if name in data}
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 CONTRACT_VERSION = 1
@@ -83,7 +84,7 @@ class Case:
         """n: live rows (or pairs) over all ranks."""
         return sum(self.live) if self.live is not None else self.rows * self.world_size
 
-    @property
+    @cached_property
     def case_id(self) -> str:
         """First 12 hex digits of the SHA-256 of the defining fields."""
         text = json.dumps(asdict(self), sort_keys=True)

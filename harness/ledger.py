@@ -90,4 +90,6 @@ class Ledger:
         if lines:
             folder.mkdir(parents=True, exist_ok=True)
             text = "\n".join(lines) + "\n"
-            records.write_atomically(folder / f"{self.store.run_id}.jsonl", text.encode())
+            name = f"{self.store.run_id}.jsonl"
+            records.remove_temporaries(folder, name)
+            records.write_atomically(folder / name, text.encode())

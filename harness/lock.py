@@ -43,7 +43,11 @@ def writer(run: Path) -> Iterator[bool]:
     """
     state = run / "state"
     state.mkdir(exist_ok=True)
-    handle = os.open(state / "writer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        handle = os.open(state / "writer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except FileNotFoundError:  # its holder has just finished the run and removes `state/`
+        yield False
+        return
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -239,3 +239,9 @@ def write_atomically(path: str | os.PathLike, data: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def remove_temporaries(folder: Path, name: str = "*") -> None:
+    """Remove what killed writes of `name` in `folder` have left. The caller is its only writer."""
+    for left in folder.glob(f".{name}.*.tmp"):
+        left.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.records import write_atomically
+from harness.records import remove_temporaries, write_atomically
 
 CHECK = "check"
 
@@ -96,8 +96,7 @@ class Store:
     def finish(self) -> None:
         """The run is complete and its files are written: the state is no longer needed."""
         self.clear_work()
-        for left in self.folder.glob(".*.tmp"):  # of a write that was killed
-            left.unlink(missing_ok=True)
+        remove_temporaries(self.folder)
         shutil.rmtree(self._state, ignore_errors=True)
 
 
@@ -109,9 +108,21 @@ def new_run_id(now: datetime | None = None) -> str:
 def unfinished(parent: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Run folders under `parent` that can be continued, newest first: stopped, or ended by their time budget."""
     for path in sorted(parent.glob("*/environment.json"), reverse=True):
-        try:
-            data = json.loads(path.read_text())
-        except (OSError, ValueError):
-            continue
-        if isinstance(data, dict) and (data.get("finished") is False or data.get("complete") is False):
+        data = environment_of(path.parent)
+        if data.get("finished") is False or data.get("complete") is False:
             yield path.parent, data
+
+
+def complete(folder: Path) -> bool:
+    """Whether a run has nothing left to continue."""
+    data = environment_of(folder)
+    return data.get("finished") is True and data.get("complete") is True
+
+
+def environment_of(folder: Path) -> dict[str, Any]:
+    """What a run's environment.json says, empty where there is none that can be read."""
+    try:
+        data = json.loads((folder / "environment.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}

@@ -26,6 +26,17 @@ def test_two_hundred_kills_lose_nothing_and_tear_nothing(bench):
     assert counts["acknowledged"] >= 100
 
 
+@pytest.mark.parametrize(("way", "stride"), [("kill", 1), ("interrupt", 6), ("full", 6)])
+def test_a_run_that_ends_at_any_write_continues_whole(bench, way, stride):
+    """Nothing measured twice, lost or torn, retries counted right, and no file left that does not belong there."""
+    unchecked = {"loss": "one_set_sigmoid", "options": {"check": "none"}}
+    bench.system("probe", {"once": unchecked, "noisy": unchecked})
+    words = [sys.executable, "-m", "tests.harness.killed_at_each_write", bench.registry, bench.results, way, stride]
+    done = subprocess.run(list(map(str, words)), cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["writes"] > 60
+
+
 FULL_DISK = """
 import os, resource, sys
 from pathlib import Path
@@ -152,6 +163,23 @@ def test_two_writers_never_share_a_run(tmp_path):
         assert bench_module.find_folder(tmp_path, "f", True, screen, held)[0].folder == folder, (
             "it goes with its holder"
         )
+
+
+def test_a_run_that_another_process_finishes_meanwhile_is_not_measured_again(tmp_path, monkeypatch):
+    """It was unfinished when it was looked at, and whole when its lock was free."""
+    folder = unfinished_run(tmp_path, "20260101T000000Z-aaaa")
+    (folder / "rows.csv").write_text("its rows")
+    writer = bench_module.lock.writer
+
+    def late(run):
+        Store(run).write_environment({"finished": True, "complete": True, "fingerprint": "f"})
+        Store(run).finish()
+        return writer(run)
+
+    monkeypatch.setattr(bench_module.lock, "writer", late)
+    with bench_module.contextlib.ExitStack() as held:
+        assert bench_module.find_folder(tmp_path, "f", True, Quiet(), held)[0] is None
+    assert sorted(path.name for path in folder.iterdir()) == ["environment.json", "rows.csv"]
 
 
 def test_writers_of_one_table_leave_one_of_their_tables(tmp_path):
