@@ -146,6 +146,7 @@ def compare(base: Side, new: Side, options: Mapping[str, Any]) -> Comparison:
         raise ConfigurationError(f"{base.path} and {new.path} have no case in common")
     settings = Settings(**{name: options[name] for name in Settings.__dataclass_fields__})
     peer = options["peer"] if options["relative"] else None
+    other_run = any(True for _ in conditions.run_differences(base.environment, new.environment))
     other_vectors = any(True for _ in conditions.vector_differences(base.environment, new.environment))
     findings = [
         verdicts.compare(
@@ -154,6 +155,7 @@ def compare(base: Side, new: Side, options: Mapping[str, Any]) -> Comparison:
             settings,
             _ratios(one, other, base, new, peer) if peer else None,
             unlike=other_vectors and one["device"] == "cpu",
+            unsteady=other_run or not conditions.agree(one, other),
         )
         for one, other in matched
     ]

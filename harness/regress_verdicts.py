@@ -19,6 +19,14 @@ class Settings:
     minimum_rounds: int = 3
     memory_relative: float = 0.01
     memory_absolute_bytes: int = 2 << 20
+    unsteady_memory_relative: float = 0.01
+    unsteady_memory_absolute_bytes: int = 2 << 20
+
+    def allowed_bytes(self, before: int, unsteady: bool) -> float:
+        """By how much what a driver or an operating system saw may differ."""
+        if unsteady:
+            return max(self.unsteady_memory_relative * before, self.unsteady_memory_absolute_bytes)
+        return max(self.memory_relative * before, self.memory_absolute_bytes)
 
 
 @dataclass(frozen=True)
@@ -94,18 +102,20 @@ def compare(
     settings: Settings,
     ranges: tuple[Range | None, Range | None] | None = None,
     unlike: bool = False,
+    unsteady: bool = False,
 ) -> Finding:
     """Everything about one case. `ranges` replaces the rows' own (ratios to a peer).
 
     `unlike`: the processors have other vector extensions, so other code ran on each: only statuses and what allocators
-    count are judged.
+    count are judged. `unsteady`: a condition differs that may, so resident memory may too.
     """
     finding = Finding(title(base), base, new)
     _compare_status(finding)
     if base["status"] == new["status"] == "ok":
         finding.base_range, finding.new_range = ranges or (time_range(base), time_range(new))
         _compare_time(finding, settings)
-        _compare_memory(finding, settings, ALLOCATOR_COLUMNS if unlike else (*ALLOCATOR_COLUMNS, DEVICE_COLUMN))
+        columns = ALLOCATOR_COLUMNS if unlike else (*ALLOCATOR_COLUMNS, DEVICE_COLUMN)
+        _compare_memory(finding, settings, columns, unsteady or _compiled(base) or _compiled(new))
         if unlike:
             finding.verdict = AMBIGUOUS
             finding.remarks.append("other vector extensions")
@@ -137,7 +147,12 @@ def _compare_time(finding: Finding, settings: Settings) -> None:
         finding.remarks.append(remark)
 
 
-def _compare_memory(finding: Finding, settings: Settings, columns: Sequence[str]) -> None:
+def _compiled(row: Row) -> bool:
+    """Whether a compiler ran in the process whose resident memory was measured: it needs more or less each time."""
+    return row["device"] == "cpu" and bool(row["compile_seconds"])
+
+
+def _compare_memory(finding: Finding, settings: Settings, columns: Sequence[str], unsteady: bool) -> None:
     for column in columns:
         before, after = finding.base[column], finding.new[column]
         if not before or not after:
@@ -145,9 +160,7 @@ def _compare_memory(finding: Finding, settings: Settings, columns: Sequence[str]
                 finding.remarks.append(f"{column} is not known in {'NEW' if before else 'BASE'}")
             continue
         change = int(after) - int(before)
-        allowed = 0.0
-        if column == DEVICE_COLUMN:
-            allowed = max(settings.memory_relative * int(before), settings.memory_absolute_bytes)
+        allowed = settings.allowed_bytes(int(before), unsteady) if column == DEVICE_COLUMN else 0.0
         if abs(change) > allowed:
             finding.memory.append(f"{column} {'+' if change > 0 else ''}{change}")
             finding.memory_grew |= change > 0

@@ -147,6 +147,33 @@ def test_profile_for_shared_machines_compares_ratios_over_hardware(pair):
     assert pair(base, new, "profile=shared_machine", "peer=open_clip:gather") == 1
 
 
+OTHER_PYTHON = ENVIRONMENT | {"python": "3.12.1"}
+COMPILED = {"schema_version": 2, "cache_state": "warm", "compile_seconds": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("changes", "environment", "steady_memory"),
+    [
+        ({}, ENVIRONMENT, True),
+        ({"device_name": "some cloud CPU"}, ENVIRONMENT, False),
+        ({"threads": 4}, ENVIRONMENT, False),
+        ({}, OTHER_PYTHON, False),
+        (COMPILED, ENVIRONMENT, False),
+        (COMPILED | {"device": "cuda"}, ENVIRONMENT, True),
+    ],
+)
+def test_shared_machines_hold_memory_to_one_percent_unless_something_moves_it(
+    pair, changes, environment, steady_memory
+):
+    """15% are allowed across machines and versions, and where a compiler ran on the CPU; 15% of 200 MB are 30 MB."""
+    here = {"device": "cpu", "device_used_bytes": 200_000_000}
+    base = here | {name: changes[name] for name in changes if name not in ("device_name", "threads")}
+    words = ["profile=shared_machine", "peer=native", "allow=[device_name,threads,driver,power_limit,versions]"]
+    for grown, code in ((2_097_152, 0), (2_097_153, int(steady_memory)), (30_000_001, 1)):
+        new = steady(10, **here | changes | {"device_used_bytes": 200_000_000 + grown})
+        assert pair([steady(10, **base)], [new], *words, environments=(ENVIRONMENT, environment)) == code
+
+
 ZEN4 = ENVIRONMENT | {"host": {"vector_flags": ["avx2", "avx512f", "avx512_bf16"]}}
 ZEN3 = ENVIRONMENT | {"host": {"vector_flags": ["avx2"]}}
 
