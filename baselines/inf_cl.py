@@ -14,8 +14,8 @@ is world_size times that of the mean. The scale's gradient is summed over ranks 
 of the scale itself: after a trainer's usual mean over ranks it is world_size times the true one while the features' is
 right. The declared factor takes that off; it is stated with the system, not repaired in it.
 
-On one GPU the ring paths get a process group of one rank, which sends to itself as the package does: their buffers are
-those of a rank with R rows of any ring.
+On one GPU the ring paths get a process group of one rank, which sends caption gradients to itself as the package does,
+but no captions: of its steps it lacks the buffers of all after the first, five arrays of R x D floats by reading.
 
 By reading the source of 1.2.1, not worked around but refused: the gradient kernel masks the upstream gradient by the
 tile's own row numbers, so a batch that is no multiple of 64 reads past its end; a row is cut into heads of a power of

@@ -95,6 +95,7 @@ def _peers_section(results: Results) -> Section:
 
 def _run_section(run: Run) -> Section:
     shapes = measured.shapes(run)
+    timed = [] if all(collectives.is_collective(row) for row in run.rows) else [measured.timings(run)]
     tables = [measured.loss_step(shape) for shape in shapes]
     ways = [table for table in (measured.three_ways(shape) for shape in shapes) if table]
     scaling = collectives.scaling(run)
@@ -105,11 +106,12 @@ def _run_section(run: Run) -> Section:
     )
     return Section(
         run.slug,
-        f"Measured on {run.machine}: {run.campaign}, protocol {run.protocol}",
+        f"Measured on {run.machine}: {run.campaign}, protocol {run.protocol}"
+        + (f", run {run.run_id}" if run.beside else ""),
         f"{run.machine} {run.campaign}",
         (paragraph,),
         (*tables, *collectives.tables(run), *([scaling] if scaling else [])),
-        (*ways, measured.timings(run), *filter(None, [conditions(run)]), measured.statuses(run)),
+        (*ways, *timed, *filter(None, [conditions(run)]), measured.statuses(run)),
     )
 
 

@@ -27,21 +27,29 @@ PAPERS = {
         "step_peak_bytes",
         "best_seconds",
         "One GPU plays each column: the whole grid for CLIP, one rank of 8 or 32 for OpenCLIP, one of the ring for "
-        "Inf-CL. The published figures are whole-number multiples of binary gigabytes, so GB is read as 2^30 bytes.",
+        "Inf-CL. The published figures are whole-number multiples of binary gigabytes, so GB is read as 2^30 bytes. "
+        "Inf-CL's ring of one rank sends no captions on: by the source of inf-cl 1.2.1 a rank of a longer ring holds "
+        "five more arrays of R x 768 floats, 15 instead of 10; that is what its larger batches lack here. Small ones "
+        "have 64 MiB on top, whatever R is, probably the workspaces that PyTorch gives cuBLAS, smaller on an A800. "
+        "`wrong`: its loss, not its embeddings' gradients (configs/system/inf_cl.yaml).",
         2.0**30,
     ),
     "inf_cl_table_4": Paper(
         "Inf-CL, table 4: loss memory of 64k pairs on 4 GPUs",
         "step_peak_bytes",
         "best_seconds",
-        "As for table 1; a rank of 4.",
+        "As for table 1; a rank of 4. By its source the plain ring holds one more R x R block of logits, 1 GB, where "
+        "it has several ranks.",
         2.0**30,
     ),
     "siglip_kernel_readme": Paper(
         "siglip-kernel's README",
         "allocated_peak_bytes",
         "best_seconds",
-        "Published on GH200 and H100. Which statistic its times are is not stated; measured ones are the best block.",
+        "Published on GH200 and H100. Which statistic its times are is not stated; measured ones are the best block. "
+        "Here a step also normalises the rows, in float32, and the peak counts inputs and gradients (the step alone: "
+        "table of statuses). And dt is asked for: the eager loss then keeps one more R x R block in bf16, 8.6 GB of "
+        "65536 pairs, by its source. What the published figures count is not stated.",
     ),
     "metric_learning_page": Paper(
         "pytorch-metric-learning's performance page, release 2.9.0",

@@ -1,4 +1,4 @@
-"""Reads `results/`: published figures, the newest complete measured run per machine, campaign and protocol, and the
+"""Reads `results/`: published figures, the newest complete measured runs per machine, campaign and protocol, and the
 newest complete search for the largest batch per machine.
 
 Nothing is computed here. What cannot be read raises ResultsError, one line that names the file and the column.
@@ -10,8 +10,8 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,7 @@ class Run:
     protocol: str
     rows: tuple[Row, ...]
     environment: Mapping[str, Any] = field(default_factory=dict)
+    beside: bool = False  # an older run, shown beside a newer one that has not all of its cases
 
     @property
     def title(self) -> str:
@@ -106,10 +107,16 @@ class Run:
         return self.complete and self.environment.get("finished") is not False
 
     @property
+    def timed(self) -> frozenset[str]:
+        """The cases that it has a time of."""
+        return frozenset(row["case_id"] for row in self.rows if row["best_seconds"])
+
+    @property
     def slug(self) -> str:
         """The same, for file names and anchors."""
         parts = dict.fromkeys((self.machine, self.campaign, self.protocol, *(["cold"] if self.cache == "cold" else [])))
-        return "-".join(part.replace("_", "-") for part in parts)
+        own = [self.run_id.lower()] if self.beside else []
+        return "-".join(part.replace("_", "-") for part in (*parts, *own))
 
 
 @dataclass(frozen=True)
@@ -236,31 +243,47 @@ def _facts(path: Path, columns: tuple[str, ...]) -> tuple[Row, ...]:
 
 
 def _measured(folder: Path) -> tuple[tuple[Run, ...], tuple[str, ...]]:
-    """One run of each (machine, campaign, protocol, caches), and one line for each run that is not shown.
+    """The runs to show of each (machine, campaign, protocol, caches), and one line for each run that is not shown.
 
-    The newest one that came to its end and left no case out, or the newest of those that did not: its rows say so.
+    The newest one that came to its end and left no case out, and beside it older ones that did and have a time of a
+    case that no newer one has. Where none did, the newest of those that did not: its rows say so.
     """
-    newest: dict[tuple[str, ...], Run] = {}
+    groups: dict[tuple[str, ...], list[Run]] = {}
     passed_over = []
     for path in sorted(folder.glob("*/*/*/rows.csv")):
         run = _run(path)
-        name = f"{run.machine}/{run.campaign}/{run.run_id}"
         missing = _incomplete(run)
         if missing:
-            passed_over.append(f"{name}: {missing}")
-            continue
-        key = (run.machine, run.campaign, run.protocol, run.cache)
-        older = newest.get(key)
-        if older and older.whole and not run.whole:
+            passed_over.append(f"{run.machine}/{run.campaign}/{run.run_id}: {missing}")
+        else:
+            # Paths are sorted and a run id begins with its time, so the later one is the newer one.
+            groups.setdefault((run.machine, run.campaign, run.protocol, run.cache), []).insert(0, run)
+    ordered = sorted(groups, key=lambda key: (groups[key][0].on_cpu, key))  # what readers came for, first
+    shown: list[Run] = []
+    for key in ordered:
+        chosen, reasons = _chosen(groups[key])
+        shown += chosen
+        passed_over += [f"{run.machine}/{run.campaign}/{run.run_id}: {why}" for run, why in reasons]
+    return tuple(shown), tuple(sorted(passed_over))
+
+
+def _chosen(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, str]]]:
+    """Of runs of one kind, newest first: those to show, and the others with the reason."""
+    chosen: list[Run] = []
+    passed_over = []
+    some_whole = any(run.whole for run in runs)
+    for run in runs:
+        seen = frozenset[str]().union(*(newer.timed for newer in chosen))
+        if not chosen and (run.whole or not some_whole):
+            chosen.append(run)
+        elif not chosen:
             why = "not finished" if run.environment.get("finished") is False else "its time budget left cases out"
-            passed_over.append(f"{name}: {why}, and an older run has them all")
-            continue
-        # Paths are sorted and a run id begins with its time, so the later one is the newer one.
-        newest[key] = run
-        if older:
-            passed_over.append(f"{older.machine}/{older.campaign}/{older.run_id}: a newer run is shown")
-    ordered = sorted(newest, key=lambda key: (newest[key].on_cpu, key))  # what readers came for, first
-    return tuple(newest[key] for key in ordered), tuple(sorted(passed_over))
+            passed_over.append((run, f"{why}, and an older run has them all"))
+        elif run.whole and run.timed - seen:
+            chosen.append(replace(run, beside=True))
+        else:
+            passed_over.append((run, "a newer run is shown"))
+    return chosen, passed_over
 
 
 def _capacities(folder: Path) -> tuple[tuple[Capacity, ...], tuple[str, ...]]:

@@ -83,6 +83,20 @@ def test_the_newest_finished_run_of_each_protocol_is_shown(results):
     )
 
 
+def test_an_older_run_with_cases_of_its_own_is_shown_beside_the_newer_one(results):
+    first, second, third = (row("native", "info_nce", "info_nce", 256, 1.0, case_id=name) for name in "abc")
+    add_run(results, "m", "quick", "20260101T000000Z-AAAA", [first, second])
+    add_run(results, "m", "quick", "20260102T000000Z-bbbb", [second])
+    add_run(results, "m", "quick", "20260103T000000Z-cccc", [second, third])
+    loaded = store.load(results)
+    assert [run.slug for run in loaded.runs] == ["m-quick", "m-quick-20260101t000000z-aaaa"]
+    assert loaded.passed_over == ("m/quick/20260102T000000Z-bbbb: a newer run is shown",)
+    crashed = first | {"best_seconds": None, "status": "crashed", "reason": "x"}
+    add_run(results, "n", "quick", "20260101T000000Z-aaaa", [crashed, second])
+    add_run(results, "n", "quick", "20260102T000000Z-bbbb", [second])
+    assert [run.run_id[-4:] for run in store.load(results).runs if run.machine == "n"] == ["bbbb"], "no time, no reason"
+
+
 def test_a_run_that_was_stopped_is_shown_where_there_is_no_better_one(results):
     stopped = [*quick_rows(), row("native", "info_nce", "info_nce", 256, status="interrupted", reason="Ctrl-C")]
     add_run(results, "m", "quick", "20260101T000000Z-aaaa", stopped, {"finished": False})
