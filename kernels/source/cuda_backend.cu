@@ -334,7 +334,7 @@ class cuda_backend_t final : public backend_t {
 
     std::string engine() const override { return engine_of(problem_, options_); }
     std::string note() const override {
-        if (boxes_step_) return "several boxes of GPUs: compiles, never run on hardware; " + local_->note();
+        if (boxes_step_) return "several boxes of GPUs: run on one machine only; " + local_->note();
         return problem_.pairs_once && problem_.world_size > 1 ? "pairs of devices scored once, engine " + engine() : "";
     }
     std::optional<rails_report_t> rails() const override {
@@ -395,7 +395,7 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
         return "the offload mode has no forward pass alone; leave out offload or forward_only";
     if (options.boxes > 1 && flag(options, "offload", false)) return "offload drives one GPU; give nodes 1";
     if (options.boxes > 1 && !flag(options, "several_boxes", false))
-        return "several boxes of GPUs compile and have never run on hardware; the option several_boxes=true tries them";
+        return "several boxes of GPUs have run on one machine only; the option several_boxes=true tries them";
     if (flag(options, "offload", false)) return offload_unsupported(problem, options);
     if (flag(options, "fp16", false) && (engine != "sm90" || problem.loss != loss_t::one_set_sigmoid_k))
         return "option fp16 is for one_set_sigmoid on the sm90 engine";

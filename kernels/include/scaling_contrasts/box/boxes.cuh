@@ -3,7 +3,8 @@
 //   staged   over TCP, or where an RDMA device cannot reach the GPU: copied to pinned memory of the host and back, on two streams of
 //            the GPU's own, with events that the driving thread looks at and never waits for
 //   directly over verbs, where the GPU's memory can be registered: from and to the GPU's memory itself
-// Labels, log-sums and scalars are small and always staged. Compiles, never run on hardware.
+// Labels, log-sums and scalars are small and always staged. Staged, two boxes of one H200 each have run (docs/rails.md);
+// directly, and with several GPUs a box, it compiles, never run on hardware.
 //
 // Nothing of a step is overwritten too early: both streams follow the start of a step, where all devices of the box are
 // done with the last one, and a box sends step k + 1 only once it has step k of all others (rails.hpp says why that is
