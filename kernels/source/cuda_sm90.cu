@@ -35,7 +35,17 @@ class sm90_step_t final : public gpu::device_step_t {
     }
     void finish(cudaStream_t stream) override { require(engine_.finish(set_.gradient, nullptr, stream, out_)); }
     std::int64_t launches() const override { return 4; }
-    bool takes_groups() const override { return true; }
+    bool takes_groups() const override { return !problem_.pairs_once; }
+
+    void score_pair(gpu::candidates_t const& block, pair_t const& pair, std::byte* partial,
+                    cudaStream_t stream) override {
+        require(engine_.score_pair(block.embeddings[0], block.labels, static_cast<std::uint32_t>(pair.candidates),
+                                   block.device * problem_.rows, pair.first_row, partial, stream));
+    }
+    void take_pair(std::byte const* partial, std::int64_t rows, cudaStream_t stream) override {
+        require(engine_.take_pair(partial, rows, stream));
+    }
+    std::int64_t partial_bytes() const override { return static_cast<std::int64_t>(engine_.partial_bytes()); }
 
   private:
     int device_;
@@ -53,8 +63,9 @@ class sm90_step_t final : public gpu::device_step_t {
 bool sm90_built() { return true; }
 
 std::string sm90_unsupported(problem_t const& problem) {
-    if (problem.pairs_once && problem.world_size > 1)
-        return "the sm90 engine finds no gradients of another GPU's rows; leave out pairs=once, or use engine sm80";
+    if (problem.pairs_once && problem.world_size > 1 && problem.loss != loss_t::one_set_sigmoid_k)
+        return "the sm90 engine finds gradients of another GPU's rows in one_set_sigmoid alone; leave out pairs=once, "
+               "or use engine sm80";
     if (problem.loss == loss_t::one_set_sigmoid_k && problem.forward_only)
         return "the sm90 engine has no forward pass alone of one_set_sigmoid";
     auto const given = gpu_problem(problem, 0);

@@ -22,7 +22,9 @@ inline gpu_problem_t gpu_problem(problem_t const& problem, int device) {
     out.self_pairs = problem.self_pairs;
     out.fp32_gradients = problem.gradient_type == gradient_type_t::float32_k;
     out.total_live = static_cast<std::uint64_t>(problem.live_rows());
-    bool const groups = problem.loss == loss_t::one_set_sigmoid_k;  // that engine takes several peers at a time
+    out.pairs_once = problem.pairs_once && problem.world_size > 1;
+    // that engine takes several peers at a time
+    bool const groups = problem.loss == loss_t::one_set_sigmoid_k && !out.pairs_once;
     if (problem.world_size > 1)
         out.candidate_rows = groups ? static_cast<std::uint32_t>(candidate_rows(problem)) : out.rows;
     return out;

@@ -35,8 +35,8 @@ def small_cases(here, loss, world_size, virtual):
         options = f"virtual_devices={str(virtual).lower()},meeting={meeting}"
         for engine in engines(here, loss):
             yield case, "--engine", engine, "--options", options, "--fabric", "peer"
-        for _ in range(2 if loss in SIGMOID else 0):  # to the same bits
-            yield case, "--engine", "sm80", "--options", f"{options},pairs=once", "--fabric", "peer"
+            for _ in range(2 if loss in SIGMOID else 0):  # to the same bits
+                yield case, "--engine", engine, "--options", f"{options},pairs=once", "--fabric", "peer"
 
 
 def large_cases(loss, gpus):

@@ -5,6 +5,7 @@
 
 #include "scaling_contrasts/sm90/finish.cuh"
 #include "scaling_contrasts/sm90/host.cuh"
+#include "scaling_contrasts/sm90/pairs.cuh"
 #include "scaling_contrasts/sm90/prepare.cuh"
 #include "scaling_contrasts/sm90/step.cuh"
 
@@ -34,11 +35,13 @@ class sm90_engine_t {
         if (auto s = plan(problem, tuning); !s) return s;
         lay_out(static_cast<uint8_t*>(scratch));
         if (auto s = sm90::open_device(sms_, encode_); !s) return s;
-        return for_kind([]<class kind_>(kind_) {
+        auto const prepare_launch = []<class kind_>(kind_) {
             return check(cudaFuncSetAttribute(sm90::step_kernel<kind_>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                               shared_bytes<kind_>()),
                          "cudaFuncSetAttribute");
-        });
+        };
+        if (auto s = for_kind(prepare_launch); !s) return s;
+        return problem.pairs_once ? for_pair_kind(prepare_launch) : gpu_status_t{};
     }
 
     /// Starts a step. `labels` may be null: every row its own group. `scale` and `bias` are read on the device, in
@@ -53,7 +56,7 @@ class sm90_engine_t {
         scored_ = false;
         if (auto s = map(row_maps_, a_.x, a_.row.live); !s) return s;
         flags_clean_ = a_.row.blocks > 0;
-        return prepare(x, labels, a_.row.live, first_row, row_records_, a_.row.blocks, true, stream);
+        return prepare(x, labels, a_.row.live, first_row, row_records_, a_.row.blocks, true, a_.s, stream);
     }
 
     /// Scores this GPU's rows against a block of candidates; `own`: the block is those rows. Own rows' gradients alone
@@ -77,28 +80,67 @@ class sm90_engine_t {
             if (live == 0) return {};
             if (auto s = map(maps, column_x, live); !s) return s;
             maps.row = row_maps_.row;
-            if (auto s = prepare(x, labels, live, first_row, column_records_, a.column.blocks, false, stream); !s)
+            if (auto s = prepare(x, labels, live, first_row, column_records_, a.column.blocks, false, nullptr, stream);
+                !s)
                 return s;
         }
         if (a.row.blocks == 0) return {};
-        plan_superblocks(a);
-        size_t const flags = flag_words(a);
-        if (flags > flag_words_)
-            return {status_t::unsupported_k, "a block of candidates needs more flags than were laid out"};
-        a.scored = a.next_item + 4;
-        a.consumed = a.scored + a.superblocks;
-        a.turn = a.consumed + a.superblocks;
-        if (!flags_clean_)  // begin() has zeroed them for the first block
-            if (auto s = check(cudaMemsetAsync(a.next_item, 0, flags * sizeof(uint32_t), stream), "cudaMemsetAsync");
-                !s)
-                return s;
-        flags_clean_ = false;
+        if (auto s = plan_flags(a, false, stream); !s) return s;
         scored_ = true;
-        return for_kind([&]<class kind_>(kind_) {
-            sm90::step_kernel<kind_><<<sms_ * sm90::ctas_k, sm90::threads_k, shared_bytes<kind_>(), stream>>>(maps, a);
-            return check(cudaGetLastError(), "step_kernel");
-        });
+        return for_kind([&]<class kind_>(kind_) { return launch_step<kind_>(maps, a, stream); });
     }
+
+    /// Of a problem with pairs_once: scores this GPU's rows from `from` on, a multiple of 128, against another one's
+    /// first `live` rows, for both. That one's part of the gradients goes to `partial`, partial_bytes() of memory.
+    gpu_status_t score_pair(void const* embeddings, int32_t const* labels, uint32_t live, int64_t first_row,
+                            int64_t from, void* partial, cudaStream_t stream) {
+        if (live == 0) return {};
+        sm90::params_t a = a_;
+        auto const there = sm90::partial_at(a, partial_blocks(), partial);
+        a.column = {column_records_, int((live + sm90::tile_k - 1) / sm90::tile_k), int(live)};
+        a.column_dx = there.dx;
+        a.column_s = there.s;
+        if (from >= a.row.live) {  // nothing is scored, and the other one reads that
+            size_t const tiles = size_t(a.column.blocks) * a.columns * sm90::tile_k * sizeof(float),
+                         sums = size_t(a.column.blocks) * a.prefixes * sm90::tile_k * sizeof(int64_t);
+            if (auto s = check(cudaMemsetAsync(there.dx, 0, tiles, stream), "cudaMemsetAsync"); !s) return s;
+            return check(cudaMemsetAsync(there.s, 0, sums, stream), "cudaMemsetAsync");
+        }
+        if (live > problem_.candidate_rows || from % sm90::tile_k)
+            return {status_t::unsupported_k, "a pair has more candidates than candidate_rows, or no whole row blocks"};
+        auto const* x = static_cast<__nv_bfloat16 const*>(embeddings);
+        if (auto s = prepare(x, labels, live, first_row, column_records_, a.column.blocks, false, there.s, stream); !s)
+            return s;
+        int const skipped = int(from) / sm90::tile_k;
+        a.row.records += skipped * sm90::record_floats(a.prefixes);
+        a.row.blocks -= skipped;
+        a.row.live -= int(from);
+        a.s += int64_t(skipped) * a.prefixes * sm90::tile_k;
+        a.sums += int64_t(skipped) * 2;
+        a.dx += int64_t(skipped) * a.columns * sm90::tile_k;
+        a.accumulate = scored_;
+        sm90::maps_t rows = {};
+        sm90::both_maps_t maps = {};
+        if (auto s = map(maps, tuning_.fp16 ? column_y_ : x, int(live)); !s) return s;
+        if (auto s = map(rows, a.x + from * a.dims, a.row.live); !s) return s;
+        maps.row = rows.row;
+        maps.row_pair = rows.pair;
+        if (auto s = plan_flags(a, true, stream); !s) return s;
+        scored_ = true;
+        return for_pair_kind([&]<class kind_>(kind_) { return launch_step<kind_>(maps, a, stream); });
+    }
+
+    /// Adds what another GPU's score_pair() has left of this one's first `rows` rows.
+    gpu_status_t take_pair(void const* partial, int64_t rows, cudaStream_t stream) {
+        auto const from = sm90::partial_at(a_, partial_blocks(), const_cast<void*>(partial));
+        int64_t const covered = (rows + sm90::tile_k - 1) / sm90::tile_k * sm90::tile_k;
+        if (rows == 0) return {};
+        sm90::add_partial_kernel<<<sm90::add_blocks_k, sm90::add_threads_k, 0, stream>>>(
+            reinterpret_cast<float4*>(a_.dx), reinterpret_cast<float4 const*>(from.dx), covered * a_.columns, a_.s,
+            from.s, covered * a_.prefixes);
+        return check(cudaGetLastError(), "add_partial_kernel");
+    }
+    size_t partial_bytes() const { return sm90::partial_bytes(a_, partial_blocks()); }
 
     /// Writes the gradient ([rows][dims], bf16 or fp32) and {loss, dL/dt, dL/db}: this GPU's part of the global mean.
     /// `scalars_double`, where given, gets the same in double.
@@ -143,6 +185,16 @@ class sm90_engine_t {
         if (!fast_) return work(sm90::general_t{});
         if (tuning_.fp16) return work(sm90::article_t<true>{});
         return work(sm90::article_t<false>{});
+    }
+    /// The same of the kernel that scores pairs.
+    template <class work_at>
+    gpu_status_t for_pair_kind(work_at const& work) const {
+        return for_kind([&]<class kind_>(kind_) { return work(sm90::both_sides_t<kind_>{}); });
+    }
+    template <class kind_>
+    gpu_status_t launch_step(sm90::maps_of<kind_> const& maps, sm90::params_t const& a, cudaStream_t stream) const {
+        sm90::step_kernel<kind_><<<sms_ * sm90::ctas_k, sm90::threads_k, shared_bytes<kind_>(), stream>>>(maps, a);
+        return check(cudaGetLastError(), "step_kernel");
     }
     template <class kind_>
     static constexpr int shared_bytes() {
@@ -205,9 +257,27 @@ class sm90_engine_t {
         a.ring = std::min(a.ring, a.superblocks);
         a.lag = std::min(a.lag, std::max(1, a.superblocks));
     }
-    static size_t flag_words(sm90::params_t const& a) {
-        return 4 + size_t(a.superblocks) * 2 + size_t(a.row.blocks) * a.programs;
+    /// `both`: the candidates get gradients, too.
+    static size_t flag_words(sm90::params_t const& a, bool both) {
+        size_t const blocks = both ? sm90::first_candidate(a) + a.column.blocks : a.row.blocks;
+        return 4 + size_t(a.superblocks) * 2 + blocks * a.programs;
     }
+    /// The superblocks of the block of candidates in `a`, with flags that are zero.
+    gpu_status_t plan_flags(sm90::params_t& a, bool both, cudaStream_t stream) {
+        plan_superblocks(a);
+        size_t const flags = flag_words(a, both);
+        if (flags > flag_words_)
+            return {status_t::unsupported_k, "a block of candidates needs more flags than were laid out"};
+        a.scored = a.next_item + 4;
+        a.consumed = a.scored + a.superblocks;
+        a.turn = a.consumed + a.superblocks;
+        bool const clean = flags_clean_;  // begin() has zeroed them for the first block
+        flags_clean_ = false;
+        return clean ? gpu_status_t{}
+                     : check(cudaMemsetAsync(a.next_item, 0, flags * sizeof(uint32_t), stream), "cudaMemsetAsync");
+    }
+    /// Of a partial, which all GPUs lay out alike: row blocks, dead rows included.
+    int partial_blocks() const { return (a_.rows + sm90::tile_k - 1) / sm90::tile_k; }
 
     /// Assigns scratch from `base` on; returns its size.
     size_t lay_out(uint8_t* base) {
@@ -240,7 +310,7 @@ class sm90_engine_t {
         plan_superblocks(own);
         foreign.column.blocks = int(column_blocks);
         plan_superblocks(foreign);
-        flag_words_ = std::max(flag_words(own), flag_words(foreign));
+        flag_words_ = std::max(flag_words(own, false), flag_words(foreign, problem_.pairs_once));
         take(a_.next_item, flag_words_);
         // tiles of a ring that never wraps need not be whole
         size_t const superblocks =
@@ -264,7 +334,7 @@ class sm90_engine_t {
         return sm90::map_rows(encode_, out, x, rows, a_.dims, box_rows, box_chunks, type);
     }
     gpu_status_t prepare(__nv_bfloat16 const* x, int32_t const* labels, int live, int64_t first_row, float* records,
-                         int blocks, bool own, cudaStream_t stream) const {
+                         int blocks, bool own, int64_t* s, cudaStream_t stream) const {
         if (blocks == 0) return {};
         sm90::prepare_t p = {x,
                              labels,
@@ -274,7 +344,7 @@ class sm90_engine_t {
                              a_.prefixes,
                              {},
                              first_row,
-                             own ? a_.s : nullptr,
+                             s,
                              own ? a_.sums : nullptr,
                              own ? a_.residual_count : nullptr,
                              own ? a_.next_item : nullptr,

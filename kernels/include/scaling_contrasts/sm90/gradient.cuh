@@ -85,7 +85,9 @@ __device__ __forceinline__ void write_share(params_t const& a, item_t const& ite
     ptx::mbar_wait(c.base + shared::at_out_empty, c.outputs ^ 1);
     if (c.lane == 0 && seen < item.count) ptx::wait_count(a.turn + item.row * a.programs + item.at, item.count);
     __syncwarp();
-    float* const out = a.dx + (int64_t(item.row) * a.columns + a.program[item.at].column) * tile_k + c.thread * 4;
+    bool const of_candidates = kind_::both && item.row >= first_candidate(a);
+    float* const dx = of_candidates ? a.column_dx - int64_t(first_candidate(a)) * a.columns * tile_k : a.dx;
+    float* const out = dx + (int64_t(item.row) * a.columns + a.program[item.at].column) * tile_k + c.thread * 4;
     auto const each = [&](auto const& write) {
 #pragma unroll
         for (int j = 0; j < size_ / 4; ++j) {
@@ -93,7 +95,7 @@ __device__ __forceinline__ void write_share(params_t const& a, item_t const& ite
             write(out + (size_ / 4 + j) * 512, bottom[4 * j], bottom[4 * j + 1], bottom[4 * j + 2], bottom[4 * j + 3]);
         }
     };
-    if (item.count == 0 && !a.accumulate)
+    if (item.count == 0 && (of_candidates || !a.accumulate))
         each([](float* p, float x, float y, float z, float w) { ptx::store(p, x, y, z, w); });
     else each([](float* p, float x, float y, float z, float w) { ptx::red_add(p, x, y, z, w); });
     __syncwarp();
@@ -103,7 +105,7 @@ __device__ __forceinline__ void write_share(params_t const& a, item_t const& ite
 
 template <class kind_, int size_>
 __device__ __forceinline__ void gradient_item(params_t const& a, item_t const& item, consumer_t<kind_>& c) {
-    sum_t const sum = sum_of(a, item);
+    sum_t const sum = sum_of<kind_>(a, item);
     uint32_t seen = 0;  // looked up early, so that the answer is here when it is needed
     if (c.lane == 0 && item.count)
         seen = *const_cast<uint32_t const volatile*>(a.turn + item.row * a.programs + item.at);

@@ -36,15 +36,23 @@ __host__ __device__ inline int tiles_of(superblock_t const& s) {
     int const ni = s.i1 - s.i0, nj = s.j1 - s.j0;
     return s.diagonal ? ni * (ni + 1) / 2 + ni * (nj - ni) : ni * nj;
 }
-__host__ __device__ inline int gradients_of(params_t const& a, superblock_t const& s) {
-    return a.programs * (s.i1 - s.i0 + (a.own ? s.j1 - s.j0 - s.diagonal : 0));
+/// Whether weights serve twice: for the rows, and transposed for the candidates.
+template <class kind_>
+__device__ bool serves_twice(params_t const& a) {
+    return kind_::both || a.own;
+}
+template <class kind_>
+__device__ int gradients_of(params_t const& a, superblock_t const& s) {
+    return a.programs * (s.i1 - s.i0 + (serves_twice<kind_>(a) ? s.j1 - s.j0 - s.diagonal : 0));
 }
 __host__ __device__ inline int score_slots(params_t const& a) { return 2 * strip_k * strip_k * a.wide; }
-__host__ __device__ inline int gradient_slots(params_t const& a) {
-    return a.programs * strip_k * (a.own ? 1 + a.wide : 1);
+template <class kind_>
+__device__ int gradient_slots(params_t const& a) {
+    return a.programs * strip_k * (serves_twice<kind_>(a) ? 1 + a.wide : 1);
 }
-__host__ __device__ inline uint32_t items_of(params_t const& a) {
-    return uint32_t(a.superblocks + a.lag) * uint32_t(score_slots(a) + gradient_slots(a));
+template <class kind_>
+__device__ uint32_t items_of(params_t const& a) {
+    return uint32_t(a.superblocks + a.lag) * uint32_t(score_slots(a) + gradient_slots<kind_>(a));
 }
 
 enum item_kind_t : uint32_t { stop_k, score_k, gradient_k };
@@ -52,7 +60,7 @@ enum item_kind_t : uint32_t { stop_k, score_k, gradient_k };
 /// Eight words, passed from the producer to the other warps of a CTA through shared memory.
 struct alignas(16) item_t {
     uint32_t kind;
-    uint32_t row;     // row block
+    uint32_t row;     // row block; first_candidate() + a block of candidates, where both sides get gradients
     uint32_t at;      // score: column block; gradient: program
     uint32_t index;   // superblock
     uint32_t slot;    // score: tile slot in the ring of weights; gradient: that of tile (i0, j0)
@@ -62,12 +70,13 @@ struct alignas(16) item_t {
 };
 
 /// Decodes item `n`; false where the slot is empty.
+template <class kind_>
 struct scheduler_t {
     uint32_t parity = 0;  // of the score items so far
     cursor_t score, gradient, before;
 
     __device__ bool decode(params_t const& a, uint32_t n, item_t& out, uint32_t& scored_needed) {
-        uint32_t const ns = score_slots(a), ng = gradient_slots(a), per = ns + ng;
+        uint32_t const ns = score_slots(a), ng = gradient_slots<kind_>(a), per = ns + ng;
         int const stage = n / per;
         uint32_t const pos = n % per;
         bool is_score;
@@ -100,7 +109,7 @@ struct scheduler_t {
             if (stage >= a.ring) {
                 before.advance(a, stage - a.ring);
                 out.origin = stage - a.ring + 1;
-                out.count = gradients_of(a, superblock(a, before));
+                out.count = gradients_of<kind_>(a, superblock(a, before));
             }
             return true;
         }
@@ -113,7 +122,7 @@ struct scheduler_t {
         int const block = column_side ? b.j0 + r - strip_k : b.i0 + r;
         if (column_side ? block >= b.j1 || block - b.j0 < b.diagonal : block >= b.i1) return false;
         out.kind = gradient_k;
-        out.row = block;
+        out.row = block + (kind_::both && column_side ? first_candidate(a) : 0);
         out.at = k % a.programs;
         out.index = s;
         out.slot = (s % a.ring) * tiles;

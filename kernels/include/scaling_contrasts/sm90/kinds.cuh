@@ -10,14 +10,21 @@ namespace scaling_contrasts::sm90 {
 /// Any ladder: weights wait in memory, band by band.
 struct general_t {
     using pair = ptx::bf16_pair_t;
-    static constexpr bool fast = false, fp16 = false;
+    static constexpr bool fast = false, fp16 = false, gives_back = false, both = false;
 };
 
-/// The article's ladder. `fp16_`: rows and weights are fp16, rows scaled by powers of two (prepare.cuh).
+/// The article's ladder. `fp16_`: rows and weights are fp16, rows scaled by powers of two (prepare.cuh). `gives_back`:
+/// what rounding takes off positives' weights is kept for the end of the step.
 template <bool fp16_>
 struct article_t {
     using pair = std::conditional_t<fp16_, ptx::fp16_pair_t, ptx::bf16_pair_t>;
-    static constexpr bool fast = true, fp16 = fp16_;
+    static constexpr bool fast = true, fp16 = fp16_, gives_back = true, both = false;
+};
+
+/// The same for a block of another device's rows that is scored for both devices: the candidates get gradients, too.
+template <class kind_>
+struct both_sides_t : kind_ {
+    static constexpr bool gives_back = false, both = true;
 };
 
 }  // namespace scaling_contrasts::sm90

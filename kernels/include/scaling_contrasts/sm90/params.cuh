@@ -84,7 +84,13 @@ struct params_t {
     uint32_t* scored;     // [superblock]: halves of tiles stored
     uint32_t* consumed;   // [superblock]: gradient items that have read their weights
     uint32_t* turn;       // [row block][program]: shares added to a gradient tile
+    // where candidates of another device get gradients, too: theirs, laid out as the rows' are
+    float* column_dx;
+    int64_t* column_s;
 };
+
+/// Where their blocks begin in `turn` and in the numbers of items: behind whole strips of the rows'.
+__host__ __device__ inline int first_candidate(params_t const& a) { return a.strips_i * strip_k; }
 
 /// Scales of the fixed-point sums. Fixed point makes them independent of the order in which tiles finish.
 struct scales_t {

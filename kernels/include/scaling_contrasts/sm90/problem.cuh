@@ -19,6 +19,7 @@ struct gpu_problem_t {
     bool fp32_gradients = false;
     uint64_t total_live = 0;      ///< n over all GPUs
     uint32_t candidate_rows = 0;  ///< most rows of a foreign block; 0: there are none
+    bool pairs_once = false;      ///< one_set_sigmoid: foreign blocks come to score_pair()
 };
 
 /// A status and what to say about it; `message` is empty when all is well.

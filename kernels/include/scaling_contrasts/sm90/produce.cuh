@@ -13,12 +13,18 @@ struct maps_t {
     CUtensorMap single;  // 64 candidates
     CUtensorMap pair;    // 64 candidates, twice 64 columns side by side
 };
+/// The same, and what candidates' gradients are sums of.
+struct both_maps_t : maps_t {
+    CUtensorMap row_pair;  // like `pair`, of the rows
+};
+template <class kind_>
+using maps_of = std::conditional_t<kind_::both, both_maps_t, maps_t>;
 
 template <class kind_>
 struct producer_t {
     using shared = shared_t<kind_>;
     params_t const& a;
-    maps_t const& maps;
+    maps_of<kind_> const& maps;
     uint32_t base;
     ring_t<score_stages_k> score_ring;
     ring_t<shared::gradient_stages_k> gradient_ring;
@@ -68,10 +74,20 @@ struct producer_t {
         undrained = true;
     }
 
+    /// What a sum multiplies: candidates, or rows where it is one of candidates' gradients.
+    __device__ __forceinline__ CUtensorMap const* single(bool column_side) const {
+        return kind_::both && column_side ? &maps.row : &maps.single;
+    }
+    __device__ __forceinline__ CUtensorMap const* pair(bool column_side) const {
+        if constexpr (kind_::both)
+            if (column_side) return &maps.row_pair;
+        return &maps.pair;
+    }
+
     __device__ __forceinline__ void gradient(item_t const& item) {
         if (scored) await_all(score_ring, 0);
         scored = false;
-        sum_t const sum = sum_of(a, item);
+        sum_t const sum = sum_of<kind_>(a, item);
         program_t const program = a.program[item.at];
         bool const narrow = program.width < piece_k;
         uint32_t const width = strip_k * a.wide, i0 = (item.origin >> 16) * strip_k,
@@ -82,7 +98,8 @@ struct producer_t {
             bool const transposed = k < sum.transposed;
             uint32_t const block = sum.first + k;
             uint32_t const tile =
-                item.slot + (transposed ? (block - i0) * width + item.row - j0 : (item.row - i0) * width + block - j0);
+                item.slot + (transposed ? (block - i0) * width + item.row - (kind_::both ? first_candidate(a) : 0) - j0
+                                        : (item.row - i0) * width + block - j0);
             uint8_t const* weights = a.weights + int64_t(tile) * block_bytes;
 #pragma unroll 1
             for (uint32_t slab = 0; slab < 2; ++slab) {
@@ -101,8 +118,8 @@ struct producer_t {
                     ptx::bulk_load(at + 8192, plane + slab * 8192 + plane_bytes_k / 2, 8192, full);
                 }
                 uint32_t const rows = at + gradient_stage_bytes_k / 2;
-                if (narrow) ptx::tma_load(rows, &maps.single, program.column, row, full);
-                else ptx::tma_load(rows, &maps.pair, 0, row, program.column / slab_k, full);
+                if (narrow) ptx::tma_load(rows, single(sum.column_side), program.column, row, full);
+                else ptx::tma_load(rows, pair(sum.column_side), 0, row, program.column / slab_k, full);
                 gradient_ring.next();
             }
         }
@@ -110,13 +127,13 @@ struct producer_t {
 };
 
 template <class kind_>
-__device__ __forceinline__ void produce(params_t const& a, maps_t const& maps, uint32_t base) {
+__device__ __forceinline__ void produce(params_t const& a, maps_of<kind_> const& maps, uint32_t base) {
     using shared = shared_t<kind_>;
     producer_t<kind_> producer = {a, maps, base, {}, {}};
-    uint32_t const items = items_of(a);
+    uint32_t const items = items_of<kind_>(a);
     queue_t queue;
     queue.n = queue_k;  // leaves are there from the start
-    scheduler_t scheduler;
+    scheduler_t<kind_> scheduler;
     auto push = [&](item_t const& item) {
         ptx::mbar_wait(base + shared::at_item_empty + queue.at() * 8, queue.phase());
         uint32_t const at = base + shared::at_item + queue.at() * sizeof(item_t);

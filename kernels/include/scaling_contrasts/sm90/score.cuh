@@ -72,7 +72,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     bool special = false;  // this warp's cells hold positives, self pairs, or rows that are not there
     // exact weights of this thread's first positives, and which cells they are: in local memory, touched by few tiles
     constexpr int kept_k = 4;
-    float kept[kind_::fast ? kept_k : 1][5];
+    float kept[kind_::gives_back ? kept_k : 1][5];
     int kept_cell[kept_k], positives = 0;
 
     auto multiply = [&](int p) {
@@ -119,9 +119,11 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         }
     };
 
-    auto add_s = [&](int block, int p, int row, float v) {
-        ptx::red_add(a.s + (int64_t(block) * prefixes + p) * tile_k + row, __float2ll_rn(v * scale.s));
+    auto add_s = [&](int block, int p, int row, float v, bool candidates = false) {
+        ptx::red_add((kind_::both && candidates ? a.column_s : a.s) + (int64_t(block) * prefixes + p) * tile_k + row,
+                     __float2ll_rn(v * scale.s));
     };
+    auto add_column_s = [&](int p, int column, float v) { add_s(J, p, column, v, true); };
 
     auto is_far = [&](float u0, float u1, uint32_t at_norms) {  // what far_band would find, in its order
         float e4[4] = {};
@@ -175,14 +177,14 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         loss = fmaf(omega, fmaf(0.5f, e + g, cubes * (1.f / 3)), loss);
         grad = fmaf(omega, g + cubes, grad);
         if ((lane & 3) < 2) add_s(I, p, my_row + (lane & 1) * 8, lane & 1 ? sum_s[2] : sum_s[0]);
-        if (a.own && I < J) {
+        if (kind_::both || (a.own && I < J)) {
             uint32_t sums[2];
             sum_columns(columns, lane, sums);
             int const at = summed_chunk(lane) * 8 + (lane & 3) * 2;
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                add_s(J, p, at + 8 * i, ptx::lo_bf16(sums[i]));
-                add_s(J, p, at + 8 * i + 1, ptx::hi_bf16(sums[i]));
+                add_column_s(p, at + 8 * i, ptx::lo_bf16(sums[i]));
+                add_column_s(p, at + 8 * i + 1, ptx::hi_bf16(sums[i]));
             }
         }
         return true;
@@ -273,7 +275,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                 for (int i = 0; i < 16; i += 2) {
                     float const w0 = g[i] * q[i] * omega, w1 = g[i + 1] * q[i + 1] * omega;
                     add_sums(i, w0, w1);
-                    if constexpr (kind_::fast)
+                    if constexpr (kind_::gives_back)
                         if ((positive & ~absent) >> i & 3) {
 #pragma unroll 1
                             for (int h = 0; h < 2; ++h)
@@ -285,7 +287,8 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                         }
                 }
             }
-            if (a.own && I < J) add_s(J, p, group * 32 + summed_column(lane), sum_columns(columns, lane));
+            if (kind_::both || (a.own && I < J))
+                add_column_s(p, group * 32 + summed_column(lane), sum_columns(columns, lane));
         }
         loss = fmaf(omega, band_loss, loss);
         grad = fmaf(omega, band_grad, grad);
@@ -343,7 +346,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         watch.lap(score_cells_k, c.thread == 0);
     }
 
-    if constexpr (kind_::fast)
+    if constexpr (kind_::gives_back)
         if (positives && a.column_x) {
             auto append = [&](side_t const& side, int row, __nv_bfloat16 const* other, float const(&band)[5],
                               int count) {
@@ -376,7 +379,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                         atomicAdd(a.residual_count + I * tile_k + my_row + 8 * h, uint32_t(too_many_k));
         }
 
-    float const copies = a.own && I < J ? 2.f : 1.f;  // cells (i, j) and (j, i)
+    float const copies = kind_::both || (a.own && I < J) ? 2.f : 1.f;
     loss = sum_over_warp(loss) * copies;
     grad = sum_over_warp(grad) * copies;
     if (lane < 2) ptx::red_add(a.sums + 2 * I + lane, __float2ll_rn((lane ? grad : loss) * scale.sum));

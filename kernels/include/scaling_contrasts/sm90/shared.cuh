@@ -106,10 +106,11 @@ struct sum_t {
     uint32_t transposed, direct;
     bool column_side;
 };
+template <class kind_>
 __device__ __forceinline__ sum_t sum_of(params_t const& a, item_t const& item) {
     uint32_t const i0 = (item.origin >> 16) * strip_k, j0 = (item.origin & 0xffff) * strip_k, count = item.k;
     sum_t r;
-    r.column_side = a.own && item.row / strip_k != i0 / strip_k;
+    r.column_side = kind_::both ? item.row >= first_candidate(a) : a.own && item.row / strip_k != i0 / strip_k;
     r.first = r.column_side ? i0 : j0;
     r.transposed = r.column_side ? count : a.own && item.row > j0 ? min(item.row - j0, count) : 0;
     r.direct = count - r.transposed;

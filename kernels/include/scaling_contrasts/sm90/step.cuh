@@ -58,7 +58,7 @@ __device__ __forceinline__ void publish(params_t const& a, uint32_t base) {
 
 template <class kind_>
 __global__ void __launch_bounds__(threads_k, ctas_k)
-    step_kernel(maps_t const __grid_constant__ maps, params_t const __grid_constant__ a) {
+    step_kernel(maps_of<kind_> const __grid_constant__ maps, params_t const __grid_constant__ a) {
     using shared = shared_t<kind_>;
     extern __shared__ uint8_t raw[];
     uint32_t const base = (ptx::smem(raw) + 1023) & ~1023u;
