@@ -201,8 +201,9 @@ void check_groups() {
                     case_t shaped = c;
                     shaped.problem.rows = rows;
                     shaped.problem.prefixes = ladder;
-                    shaped.problem.scale = states[turn++ % 3];
-                    shaped.problem.gradient_type = turn % 2 ? gradient_type_t::float32_k : gradient_type_t::bfloat16_k;
+                    shaped.problem.scale = states[(turn + turn / 3) % 3];  // every ladder meets every one
+                    shaped.problem.gradient_type =
+                        ++turn % 2 ? gradient_type_t::float32_k : gradient_type_t::bfloat16_k;
                     shaped.side_limit = turn % 4 ? 0 : 256;
                     check_case(shaped);
                 }

@@ -49,6 +49,9 @@ void two_sets() {
         problem.scale = 30;
         check(problem);
     }
+    auto learnt = make_problem(loss_t::info_nce_k, 63, {63}, {256, 1024}, 1024);  // slopes of 1e-20
+    learnt.scale = 100;
+    check(learnt);
 }
 
 }  // namespace

@@ -137,7 +137,7 @@ class sm90_grid_t {
         take(sums_, 6 * (rows / 128));
         for (int k = 0; k < sets_; ++k) {
             if (sums) take(pairs_.side[k].bins, statistics * sm90::two_set::bins_k);
-            if (ladder_ && !forward_only_) take(pairs_.side[k].s, statistics);
+            if (ladder_ && !forward_only_) take(pairs_.side[k].s, statistics * sm90::two_set::s_words(sums));
         }
         pairs_.sums = sums_;
         cleared_ = base + cleared;

@@ -17,6 +17,13 @@ constexpr int tile_bytes_k = 4 * quarter_bytes_k;     // of one tile and band
 constexpr int share_k = 128 * 256;                    // floats of a gradient tile
 constexpr int bins_k = 20;                            // see info_nce_sums.cuh
 
+/// Words of a row's S. A sigmoid's fits one, in fixed point. Shares of softmaxes fall to 1e-20 where pairs are learnt,
+/// beside others near 1: one that would have fewer than 17 bits goes to the next word, whose unit is 2^-26 as large. So
+/// a word has room for 2^20 shares.
+__host__ __device__ constexpr int s_words(bool softmax) { return softmax ? 4 : 1; }
+constexpr int s_octaves_k = 26;
+constexpr float s_least_k = 65536.f;  // units
+
 /// What a launch is for. Two sets: two_set_sigmoid; info_nce's sums, then its slopes. One set (group_cells.cuh): sums
 /// over negatives, sums over positives, slopes.
 enum class pass_t { sigmoid_k, sums_k, softmax_k, negatives_k, positives_k, groups_k };
@@ -38,7 +45,7 @@ struct side_t {
     float const* inverse;    // inverse norms; 0 for a prefix of norm 0 and for rows that are not there
     float const* log_sums;   // info_nce: log2 of the sum of 2^x over all candidates
     int64_t* bins;           // info_nce, first pass: [prefix][bin][padded]; null: this side's sums are not wanted
-    int64_t* s;              // ladders: sums of weight times dot product, fixed point; null: not wanted
+    int64_t* s;              // ladders: sums of weight times dot product, [prefix][s_words()][padded]; null: not wanted
     float* dx;               // [block of 128 rows][piece][share_k], as threads hold them; null: no gradient is wanted
     bool accumulate;         // dx holds shares of an earlier block already
     int live, padded;        // rows; rounded up to whole 256
@@ -197,7 +204,7 @@ __device__ __forceinline__ bool decode(params_t const& a, uint32_t n, item_t& ou
 /// Scales of the fixed-point sums, which do not depend on the order in which tiles finish.
 struct scales_t {
     float t2, b2;  // scale and bias times log2(e); t2 is never 0, so that weights can carry it
-    float s, sum;  // units per 1 of S and of the sums
+    float s, sum;  // units per 1 of S (of its first word) and of the sums
 };
 /// The sums keep what their units do not resolve, too: info_nce's slopes fall to 1e-17 where pairs are learnt.
 constexpr float remainder_k = 1.0995116e12f;         // 2^40, units of a remainder per unit of its sum

@@ -177,6 +177,14 @@ __global__ void __launch_bounds__(1024) scalars_kernel(pairs_t const __grid_cons
     }
 }
 
+/// S of one row, in units of its first word.
+__device__ __forceinline__ double sum_of_s(side_t const& side, int words, int p, int row) {
+    double sum = 0.0;
+    for (int k = words - 1; k >= 0; --k)
+        sum = sum / double(1 << s_octaves_k) + double(side.s[(int64_t(p) * words + k) * side.padded + row]);
+    return sum;
+}
+
 constexpr int finish_threads_k = 128, slice_k = 16;  // a slice: rows that one warp held of a gradient tile
 
 /// Grid: (rows / 16 rounded up, sides).
@@ -213,7 +221,7 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(pairs_t const 
                 theirs = weight * inverse * other.inverse[at];
                 mine = weight * a.cosine[at];
             }
-            if constexpr (ladder_) mine += float(side.s[at]) / scale.s;
+            if constexpr (ladder_) mine += float(sum_of_s(side, s_words(grouped_ || a.nce), p, first + r) / scale.s);
             mine *= inverse * inverse;
         }
         own[p][r] = mine;

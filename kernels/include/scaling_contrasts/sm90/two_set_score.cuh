@@ -43,6 +43,20 @@ __device__ __forceinline__ void stage(consumer_t& c, uint32_t const (&words)[16]
     c.hand_over();
 }
 
+/// Adds a share to S of one row. `unit`: units per 1 of its first word.
+template <bool softmax_>
+__device__ __forceinline__ void add_to_s(side_t const& side, int p, int row, float share, float unit) {
+    int64_t* to = side.s + int64_t(p) * s_words(softmax_) * side.padded + row;
+    float units = share * unit;
+#pragma unroll
+    for (int k = 1; k < s_words(softmax_); ++k)
+        if (fabsf(units) < s_least_k) {
+            units *= float(1 << s_octaves_k);
+            to += side.padded;
+        }
+    ptx::red_add(to, __float2ll_rn(units));
+}
+
 template <pass_t pass_, bool ladder_>
 __device__ __forceinline__ void score_item(params_t const& a, item_t const& item, consumer_t& c,
                                            scales_t const& scale) {
@@ -125,9 +139,8 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
 #pragma unroll
                 for (int h = 0; h < 2; ++h)
                     if (is_grouped(pass_) ? columns_too && a.output : a.column.s != nullptr)
-                        ptx::red_add(a.column.s + int64_t(p) * a.column.padded + column + q * 64 + h * 32 +
-                                         summed_column(lane),
-                                     __float2ll_rn(sum_columns(products.column + 8 * h, lane) * scale.s));
+                        add_to_s<is_softmax(pass_)>(a.column, p, column + q * 64 + h * 32 + summed_column(lane),
+                                                    sum_columns(products.column + 8 * h, lane), scale.s);
                 if (a.output)
 #pragma unroll
                     for (int i = 0; i < 4; ++i)
@@ -146,8 +159,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                     float v = products.row[h];
                     v += __shfl_xor_sync(~0u, v, 1);
                     v += __shfl_xor_sync(~0u, v, 2);
-                    if ((lane & 3) == 0)
-                        ptx::red_add(a.row.s + int64_t(p) * a.row.padded + row + 8 * h, __float2ll_rn(v * scale.s));
+                    if ((lane & 3) == 0) add_to_s<is_softmax(pass_)>(a.row, p, row + 8 * h, v, scale.s);
                 }
         watch.lap(score_cells_k, c.thread == 0);
     }
