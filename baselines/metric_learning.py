@@ -31,6 +31,8 @@ from baselines.torch_runtime import TorchSystem
 
 _ARC_DEGREES = math.degrees(0.5)
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_BY_CDIST = ("one_set_contrastive", "one_set_triplet", "one_set_triplet_hard")  # the others take cosines
+_FEW_ROWS = 25  # up to as many torch.cdist multiplies no matrices, and has no bf16
 
 
 class MetricLearning(TorchSystem):
@@ -53,6 +55,9 @@ class MetricLearning(TorchSystem):
             return f"written for {', '.join(sorted(set(_LOSSES)))}, not {case['loss']}"
         if case.get("self_pairs"):
             return "the package leaves self pairs out"
+        bf16 = (case.get("options") or {}).get("precision") == "bf16"
+        if bf16 and case["loss"] in _BY_CDIST and case["rows"] * case["world_size"] <= _FEW_ROWS:
+            return f"torch.cdist has no bf16 for {_FEW_ROWS} rows or fewer, and all ranks' rows are no more"
         return super().unsupported(case)
 
     def __init__(self, case: Mapping[str, Any], world: World) -> None:

@@ -158,7 +158,8 @@ class Campaign:
                 status = "nonfinite" if verdict.nonfinite else "wrong"
                 # A documented trap is timed all the same, so that what it costs can be seen.
                 expected = status == "wrong" == each.variant.expected_status(case.state)
-                record |= {"status": status, "reason": verdict.failure, "expected": expected}
+                because = f". Expected: {each.variant.because}" if expected and each.variant.because else ""
+                record |= {"status": status, "reason": f"{verdict.failure}{because}", "expected": expected}
         return record, outcome
 
     def _identity(self, each: Planned, events: Events) -> dict[str, Any]:

@@ -24,7 +24,7 @@ _KEYS = (
     "variants",
     "predict",
 )
-_VARIANT_KEYS = ("loss", "options", "expected_status", "world_sizes", "predict", "by_name_only")
+_VARIANT_KEYS = ("loss", "options", "expected_status", "because", "world_sizes", "predict", "by_name_only")
 DEVICES = ("cpu", "cuda")
 
 
@@ -42,6 +42,7 @@ class Variant:
     world_sizes: tuple[int, ...] | None = None
     predict: Mapping[str, float] = field(default_factory=dict)
     by_name_only: bool = False
+    because: str = ""  # why another status than ok is expected: it stands in the row, after what the gate found
 
     def expected_status(self, state: str) -> str:
         """The status that a case of this state should end with."""
@@ -146,8 +147,11 @@ def _variant(where: str, name: str, data: Any, losses: Sequence[str]) -> Variant
     by_name = data.get("by_name_only", False)
     if not isinstance(by_name, bool):
         raise ConfigurationError(f"{where}: by_name_only is {by_name!r}; give true or false")
+    because = data.get("because", "")
+    if not isinstance(because, str):
+        raise ConfigurationError(f"{where}: because is {because!r}; give a text")
     return Variant(
-        name, data["loss"], options, expected, tuple(sizes) if sizes else None, _predict(where, data), by_name
+        name, data["loss"], options, expected, tuple(sizes) if sizes else None, _predict(where, data), by_name, because
     )
 
 

@@ -101,7 +101,10 @@ def run_ranks(
 
 
 def errors(case: dict, outputs: list[Outputs]) -> dict[str, float]:
-    """Errors of a case's outputs against its reference, as the gate defines them; the worst rank counts."""
+    """Errors of a case's outputs against its reference, as the gate defines them; the worst rank counts.
+
+    Where the truth is 0, as NT-Xent's is of a single pair, the error itself.
+    """
     data = registry().get(case["system"], {})
     declared = (data.get("losses") or {}).get(case["loss"])
     truth = (load(declared["reference"]) if declared else reference.evaluate)(case)
@@ -112,7 +115,7 @@ def errors(case: dict, outputs: list[Outputs]) -> dict[str, float]:
         if truth[name] is None or name not in ("loss", *(f"{scalar}_gradient" for scalar in scalars)):
             assert values == [None] * len(values)
             continue
-        worst[name] = max(abs(value - truth[name]) for value in values) / truth[f"{name}_scale"]
+        worst[name] = max(abs(value - truth[name]) for value in values) / (truth[f"{name}_scale"] or 1.0)
     gradients = whole_gradients(outputs)
     assert set(gradients) == set(truth["gradients"])
     edges = [0, *case["prefixes"]]
@@ -122,7 +125,7 @@ def errors(case: dict, outputs: list[Outputs]) -> dict[str, float]:
         assert not gradients[name][:, edges[-1] :].any()
         for start, stop in itertools.pairwise(edges):
             off = np.linalg.norm(gradients[name][:, start:stop] - expected[:, start:stop])
-            worst["gradients"] = max(worst["gradients"], off / np.linalg.norm(expected[:, start:stop]))
+            worst["gradients"] = max(worst["gradients"], off / (np.linalg.norm(expected[:, start:stop]) or 1.0))
     return worst
 
 
@@ -189,6 +192,7 @@ def _main(scratch: str, rank: int, world_size: int) -> None:
         except Exception:
             results.append(traceback.format_exc())
     (Path(scratch) / f"{rank}.pickle").write_bytes(pickle.dumps(results))
+    os._exit(0)  # as the worker ends: gloo's threads may abort a process that tears everything down
 
 
 if __name__ == "__main__":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
-from baselines import reference
 from baselines.interface import Outputs, World
+from harness import inputs
 from tests.baselines import driver
 
 torch = pytest.importorskip("torch")
@@ -22,6 +24,27 @@ def one_step(variant: str) -> tuple[dict, Outputs, object]:
     system.build()
     system.step()
     return case, system.outputs(), system
+
+
+@functools.cache
+def two_ranks() -> dict[str, tuple[dict, list[Outputs]]]:
+    """By variant, case and results of a float32 step on two ranks, all in one start."""
+    variants = list(driver.registry()["grad_cache"]["variants"])
+    cases = [driver.make_case("grad_cache", variant, **SHAPE, **FLOAT32, world_size=2) for variant in variants]
+    return dict(zip(variants, zip(cases, driver.run_ranks(cases), strict=True), strict=True))
+
+
+def clip_loss(case: dict, images: np.ndarray, captions: np.ndarray) -> tuple[float, list[np.ndarray]]:
+    """CLIP's loss of these rows alone over the case's ladder and its gradients, by autograd in float64."""
+    leaves = [torch.tensor(values, dtype=torch.float64, requires_grad=True) for values in (images, captions)]
+    targets, total = torch.arange(len(images)), 0.0
+    for prefix in case["prefixes"]:
+        one, other = (torch.nn.functional.normalize(leaf[:, :prefix], dim=-1) for leaf in leaves)
+        logits = case["scale"] * one @ other.T
+        sides = [torch.nn.functional.cross_entropy(grid, targets) for grid in (logits, logits.T)]
+        total = total + sum(sides) / 2 / len(case["prefixes"])
+    total.backward()
+    return float(total.detach()), [leaf.grad.numpy() for leaf in leaves]
 
 
 def test_the_tower_returns_embeddings_bit_for_bit() -> None:
@@ -41,14 +64,41 @@ def test_pieces_do_not_change_any_gradient() -> None:
             assert torch.linalg.norm(one.grad - other.grad) <= 1e-4 * torch.linalg.norm(one.grad)
 
 
-def test_naive_accumulation_is_the_mean_of_small_batches() -> None:
-    """Its first micro-batch's gradients are those of a batch of that size, divided by the number of micro-batches."""
-    case, outputs, _ = one_step("naive_4")
-    small = reference.evaluate({**case, "rows": 12})
-    for name, expected in small["gradients"].items():
-        found = 4 * outputs.gradients[name][:12]
-        assert np.linalg.norm(found - expected) <= 1e-4 * np.linalg.norm(expected)
+@pytest.mark.parametrize("pieces", [4, 16])
+def test_naive_accumulation_is_the_mean_of_small_batches(pieces: int) -> None:
+    """Every micro-batch's gradients are those of a batch of its rows alone, divided by the number of micro-batches."""
+    case, outputs, _ = one_step(f"naive_{pieces}")
+    rows, everyone = 48 // pieces, list(inputs.case_rows(case, 0, 48))
+    losses = []
+    for piece in range(pieces):
+        part = slice(piece * rows, (piece + 1) * rows)
+        loss, gradients = clip_loss(case, *(values[part] for _, values, _ in everyone))
+        losses.append(loss)
+        for name, expected in zip(("images", "captions"), gradients, strict=True):
+            found = pieces * outputs.gradients[name][part]
+            assert np.linalg.norm(found - expected) <= 1e-4 * np.linalg.norm(expected)
+    assert outputs.loss == pytest.approx(np.mean(losses), rel=1e-5)
     errors = driver.errors(case, [outputs])
+    assert errors["loss"] > 0.1 and errors["gradients"] > 0.1
+
+
+@pytest.mark.parametrize("pieces", [1, 4, 16])
+def test_cached_pieces_on_two_ranks_are_the_whole_batch(pieces: int) -> None:
+    """With the other rank's rows among the negatives, in float32."""
+    case, outputs = two_ranks()[f"cached_{pieces}" if pieces > 1 else "whole"]
+    driver.within(case, outputs, loss=1e-5, gradients=1e-4, scale_gradient=1e-5)
+
+
+@pytest.mark.parametrize("pieces", [4, 16])
+def test_naive_accumulation_on_two_ranks_meets_the_other_rank_s_piece_alone(pieces: int) -> None:
+    case, outputs = two_ranks()[f"naive_{pieces}"]
+    rows, everyone = 48 // pieces, inputs.case_rows(case, 0, 96)
+    both = [np.concatenate([values[:rows], values[48 : 48 + rows]]) for _, values, _ in everyone]
+    _, gradients = clip_loss(case, *both)
+    for name, expected in zip(("images", "captions"), gradients, strict=True):
+        found = pieces * driver.whole_gradients(outputs)[name][[*range(rows), *range(48, 48 + rows)]]
+        assert np.linalg.norm(found - expected) <= 1e-4 * np.linalg.norm(expected)
+    errors = driver.errors(case, outputs)
     assert errors["loss"] > 0.1 and errors["gradients"] > 0.1
 
 

@@ -31,6 +31,25 @@ def raw(case: dict) -> tuple[list, list, list[int]]:
     return rows.astype(float).tolist(), proxies.astype(float).tolist(), labels.tolist()
 
 
+@pytest.mark.parametrize(("rows", "world_size", "runs"), [(25, 1, False), (26, 1, True), (8, 3, False), (13, 2, True)])
+def test_bf16_distances_of_few_rows_are_refused(rows: int, world_size: int, runs: bool) -> None:
+    """What is not refused steps; what is refused would not."""
+    pytest.importorskip("pytorch_metric_learning")
+    adapter = driver.load("baselines.metric_learning:MetricLearning")
+    for variant in ("contrastive_bf16", "triplet_bf16", "triplet_hard_bf16"):
+        case = driver.make_case("metric_learning", variant, rows=rows, world_size=world_size)
+        assert (adapter.unsupported(case) is None) == runs
+        if world_size == 1:
+            system = adapter(case, World())
+            system.build()
+            if runs:
+                system.step()
+            else:
+                with pytest.raises(NotImplementedError, match="cdist"):
+                    system.step()
+    assert adapter.unsupported(driver.make_case("metric_learning", "multi_similarity_bf16", rows=7)) is None
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(
     "changes",

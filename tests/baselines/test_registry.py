@@ -39,6 +39,7 @@ def test_yaml_is_complete(path: Path) -> None:
     assert set(data["devices"]) <= {"cpu", "cuda"} and data["variants"]
     for variant in data["variants"].values():
         assert variant["loss"] in (*LOSSES, *declared) and set(expected_of(variant)) <= set(STATUSES)
+        assert bool(variant.get("because")) == (set(expected_of(variant)) != {"ok"}), "what is not ok is explained"
     if data["target"]:
         assert set(data["predict"]) == PREDICT and all(value > 0 for value in data["predict"].values())
         assert (driver.ROOT / (data["target"].split(":")[0].replace(".", "/") + ".py")).is_file()

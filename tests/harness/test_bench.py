@@ -88,10 +88,12 @@ def test_every_fault_is_a_row_and_the_rest_goes_on(bench):
 
 def test_an_expected_status_does_not_fail_the_run(bench):
     trap = {"loss": "one_set_sigmoid", "options": {"fault": "flip_rows"}, "expected_status": "wrong"}
+    trap["because"] = "two rows change places"
     bench.system("probe", {"trap": trap})
     assert bench.run().returncode == 0
     row = bench.rows()["trap"]
     assert (row["status"], row["rounds"]) == ("wrong", "2") and row["best_seconds"], "timed all the same"
+    assert " off by " in row["reason"] and row["reason"].endswith(". Expected: two rows change places")
     bench.system("probe", {"trap": trap | {"options": {}}})
     done = bench.run()
     assert done.returncode == 1, "a trap that has gone is news"

@@ -1,5 +1,6 @@
 """The gate against answers made here, not by the reference: each output is caught on its own."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -158,6 +159,20 @@ def test_the_verdict_names_the_output_and_keeps_the_worst(tmp_path, scalars, out
     assert "in check own" in verdict.failure
     assert verdict.loss_value == scalars.get("loss_value", 4.0)
     assert judge.judge(CASE, "single", [CHECK], written(tmp_path)).failure == ""
+
+
+def test_with_few_rows_in_all_a_failure_says_what_rounding_may_do(tmp_path):
+    judge = gate.Gate("unused:unused")
+    judge._answer = lambda case, rows, scalars, reference: ANSWER
+    events = written(tmp_path, loss_value=4.1)
+    for changes, words in (
+        ({}, "with 8 rows in all"),
+        ({"dtype": "float32", "gradient_dtype": "float32"}, ""),
+        ({"world_size": 4}, ""),
+    ):
+        case = dataclasses.replace(CASE, **changes)
+        failure = judge.judge(case, "torchrun", [CHECK], events).failure
+        assert failure and ("rows in all" in failure) == bool(words) and words in failure
 
 
 def test_native_code_is_held_tighter_than_its_peers():
