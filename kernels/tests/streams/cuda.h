@@ -11,16 +11,5 @@ inline CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute, int) { retu
 CUresult cuMemGetHandleForAddressRange(void* handle, unsigned long long address, std::size_t size, CUmemRangeHandleType,
                                        unsigned long long flags);
 CUresult cuTensorMapEncodeTiled();
-CUresult cuMemGetAllocationGranularity();
-CUresult cuMemCreate();
-CUresult cuMemRelease();
-CUresult cuMemAddressReserve();
-CUresult cuMemAddressFree();
-CUresult cuMemMap();
-CUresult cuMemUnmap();
-CUresult cuMemSetAccess();
-CUresult cuMulticastCreate();
-CUresult cuMulticastAddDevice();
-CUresult cuMulticastBindMem();
-CUresult cuMulticastUnbind();
-CUresult cuMulticastGetGranularity();
+
+#include "../driver_names.h"

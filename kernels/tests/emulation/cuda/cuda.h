@@ -47,17 +47,6 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
 
 CUresult cuGetErrorString(CUresult, char const**);
 CUresult cuDeviceGetAttribute();
-CUresult cuMemGetAllocationGranularity();
-CUresult cuMemCreate();
-CUresult cuMemRelease();
-CUresult cuMemAddressReserve();
-CUresult cuMemAddressFree();
-CUresult cuMemMap();
-CUresult cuMemUnmap();
-CUresult cuMemSetAccess();
-CUresult cuMulticastCreate();
-CUresult cuMulticastAddDevice();
-CUresult cuMulticastBindMem();
-CUresult cuMulticastUnbind();
-CUresult cuMulticastGetGranularity();
 CUresult cuMemGetHandleForAddressRange();
+
+#include "../../driver_names.h"
