@@ -172,6 +172,7 @@ def three_ways(shape: Shape, system: str = OUR_SYSTEM, absent: str = "not measur
             size, loss = int(row["rows"]), row["loss"]
             # B pairs are 2B rows of one set, and B rows of two: a two-set peer at R meets the one-set loss at 2R.
             same_batch = size if cost.is_one_set(loss) else 2 * size
+            no_batch = absent if same_batch == size else f"R = {same_batch} {absent}"
             body.append(
                 (
                     str(size),
@@ -180,7 +181,7 @@ def three_ways(shape: Shape, system: str = OUR_SYSTEM, absent: str = "not measur
                     time_text(number(row, "best_seconds")) if _timed(row) else status_text(row),
                     _against(ours.get(("one_set_sigmoid", size)), row, absent),
                     _against(ours.get((_formula(row), size)), row, absent),
-                    _against(ours.get(("one_set_sigmoid", same_batch)), row, absent),
+                    _against(ours.get(("one_set_sigmoid", same_batch)), row, no_batch),
                 )
             )
     if not body or not ours:

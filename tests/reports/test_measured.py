@@ -65,7 +65,7 @@ def test_three_readings(measured_shape):
         "1.50 ms, 6.00x faster",
         "4.00 ms (R = 512), 2.25x faster",
     )
-    assert found["512", "open_clip bidir"][-1] == "not measured"
+    assert found["512", "open_clip bidir"][-1] == "R = 1024 not measured"
     # A one-set peer has the same batch at the same R; 1.005 ms and 1 ms have overlapping ranges.
     assert found["256", "torch_reference eager"][1:] == ("1.00 ms, ranges overlap",) * 3
     assert found["512", "torch_reference eager"] == ("out of memory",) + ("4.00 ms",) * 3
