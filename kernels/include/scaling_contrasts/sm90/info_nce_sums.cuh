@@ -37,6 +37,7 @@ __device__ __forceinline__ void add_share(side_t const& side, bin_scale_t const&
 /// only cells with x in (top - window_k, top] count.
 enum class share_t { plain_k, special_k, window_k };
 constexpr int window_k = 64;
+constexpr int near_k = 100;  // octaves: nothing that matters to any row or column is lost below 2^-126
 template <share_t share_, class cells_t>
 __device__ __forceinline__ void add_shares(params_t const& a, float const (&acc)[128], band_t const& band, int p,
                                            int row, int first_column, int lane, bin_scale_t const& bins, int top,
@@ -84,25 +85,28 @@ __device__ __forceinline__ void add_shares(params_t const& a, float const (&acc)
 template <class cells_t>
 __device__ __forceinline__ void sum_band(params_t const& a, float const (&acc)[128], band_t const& band, int p, int row,
                                          int first_column, int lane, bin_scale_t const& bins, bool columns_too) {
-    float most = -1e30f, least = 1e30f;
     bool special = false;
 #pragma unroll
     for (int q = 0; q < 4; ++q) special |= cells_t{row, first_column + q * 64, lane}.special(a);
+    int top = bins.offset, low = -top;  // cosines lie in [-1, 1]
+    if (top - low > near_k) {
+        float most = -1e30f, least = 1e30f;
 #pragma unroll
-    for (int q = 0; q < 4; ++q)  // absent cells too: at worst they send a warp to the windows
+        for (int q = 0; q < 4; ++q)  // absent cells too: at worst they send a warp to the windows
 #pragma unroll
-        for (int k = 0; k < 8; ++k) {
-            float2 const v = of_columns(band.at_columns + q * 256, k);
+            for (int k = 0; k < 8; ++k) {
+                float2 const v = of_columns(band.at_columns + q * 256, k);
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                float const x = acc[q * 32 + 4 * k + i] * (band.u[i >> 1] * (i & 1 ? v.y : v.x));
-                most = fmaxf(most, x);
-                least = fminf(least, x);
+                for (int i = 0; i < 4; ++i) {
+                    float const x = acc[q * 32 + 4 * k + i] * (band.u[i >> 1] * (i & 1 ? v.y : v.x));
+                    most = fmaxf(most, x);
+                    least = fminf(least, x);
+                }
             }
-        }
-    int top = __reduce_max_sync(~0u, __float2int_ru(most));
-    int const low = __reduce_min_sync(~0u, __float2int_rd(least));
-    if (top - low <= 100) {  // nothing that matters to any row or column is lost below 2^-126
+        top = __reduce_max_sync(~0u, __float2int_ru(most));
+        low = __reduce_min_sync(~0u, __float2int_rd(least));
+    }
+    if (top - low <= near_k) {
         if (special)
             add_shares<share_t::special_k, cells_t>(a, acc, band, p, row, first_column, lane, bins, top, columns_too);
         else add_shares<share_t::plain_k, cells_t>(a, acc, band, p, row, first_column, lane, bins, top, columns_too);

@@ -86,7 +86,6 @@ __device__ __forceinline__ void keep(float const (&w)[4], float const* d, int k,
         products.row[1] += s[2] + s[3];
         products.column[2 * k] = s[0] + s[2];
         products.column[2 * k + 1] = s[1] + s[3];
-        totals.product += (s[0] + s[1]) + (s[2] + s[3]);
     } else {
 #pragma unroll
         for (int i = 0; i < 4; ++i) totals.product = fmaf(w[i], d[i], totals.product);

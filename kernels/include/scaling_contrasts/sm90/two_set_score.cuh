@@ -152,6 +152,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                 watch.lap(score_output_k, c.thread == 0);
             }
         }
+        if constexpr (ladder_) totals.product += products.row[0] + products.row[1];
         if constexpr (ladder_)
             if (a.row.s)
 #pragma unroll
