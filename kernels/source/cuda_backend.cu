@@ -89,11 +89,11 @@ std::string unsupported_by(std::string const& engine, problem_t const& problem) 
                                : sm80::unsupported(problem);
 }
 
-/// What the sm90 engine runs only where it is asked for: ladders of two_set_sigmoid, in which it is slower and larger
-/// (docs/performance_two_set.md), and one_set_info_nce, in which it has not been timed yet.
+/// What the sm90 engine runs only where it is asked for, being slower there: ladders of two_set_sigmoid
+/// (docs/performance_two_set.md), and one_set_info_nce of few rows (docs/one_set_info_nce.md), which has not run on several GPUs yet.
 bool leaves_to_sm80(problem_t const& problem) {
     return (problem.loss == loss_t::two_set_sigmoid_k && problem.prefixes.size() > 1) ||
-           problem.loss == loss_t::one_set_info_nce_k;
+           (problem.loss == loss_t::one_set_info_nce_k && (problem.rows < 16384 || problem.world_size > 1));
 }
 
 /// The engine that runs a problem: the one asked for, or the best one here that can.

@@ -316,8 +316,8 @@ class run_t {
         require_time();
         auto& out = summary_.profile.emplace();
         out.step_seconds = step_seconds(backend);
-        out.stages = backend.stages(10);
         summary_.scalars = backend.scalars();
+        out.stages = backend.stages(10);  // stages alone, over and over, add to what they should find cleared
         summary_.engine = backend.engine();
         owner.reset();
         if (arguments_.meeting.boxes > 1) {
