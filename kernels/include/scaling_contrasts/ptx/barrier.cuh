@@ -32,9 +32,25 @@ __device__ __forceinline__ bool mbar_try(uint32_t b, uint32_t parity) {
                  : "memory");
     return ok;
 }
+/// The same without ever waiting.
+__device__ __forceinline__ bool mbar_try_once(uint32_t b, uint32_t parity) {
+    uint32_t ok;
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(ok)
+                 : "r"(b), "r"(parity)
+                 : "memory");
+    return ok;
+}
 __device__ __forceinline__ void mbar_wait(uint32_t b, uint32_t parity) {
     for (uint32_t tries = 0; !mbar_try(b, parity); ++tries)
         if (tries > patience_k) give_up();
+}
+
+/// One lane of a warp that is together: to the compiler, which issues copies once then, and not lane by lane.
+__device__ __forceinline__ bool elect() {
+    uint32_t mine;
+    asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(mine));
+    return mine;
 }
 
 __device__ __forceinline__ void named_sync(int id, int threads) {

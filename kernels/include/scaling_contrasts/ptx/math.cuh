@@ -71,13 +71,4 @@ struct fp16_pair_t {
     static __device__ __forceinline__ float hi(uint32_t v) { return from_fp16(uint16_t(v >> 16)); }
 };
 
-/// sum[0] += row r of a, sum[2] += row r + 8: a 16 x 16 bf16 tile times ones, in the accumulator layout of a warp.
-/// All four lanes that hold a row get its sum.
-__device__ __forceinline__ void add_rows(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %8}, {%0, %1, "
-        "%2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(0x3f803f80u));
-}
-
 }  // namespace scaling_contrasts::ptx

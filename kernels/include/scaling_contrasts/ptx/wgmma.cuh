@@ -16,6 +16,10 @@ __device__ __forceinline__ uint64_t operand(uint32_t addr, uint32_t chunk_bytes 
     return uint64_t((addr & 0x3ffff) >> 4) | uint64_t(chunk_bytes >> 4) << 16 | uint64_t(1024 >> 4) << 32 |
            uint64_t(1) << 62;
 }
+/// The operand `bytes` further on, in 32-bit arithmetic: the sum stays in the low word.
+__device__ __forceinline__ uint64_t further(uint64_t operand, uint32_t bytes) {
+    return (operand & 0xffffffff00000000u) | uint32_t(uint32_t(operand) + (bytes >> 4));
+}
 template <int regs_>
 __device__ __forceinline__ void reg_alloc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(regs_));

@@ -260,7 +260,7 @@ class sm90_engine_t {
     /// `both`: the candidates get gradients, too.
     static size_t flag_words(sm90::params_t const& a, bool both) {
         size_t const blocks = both ? sm90::first_candidate(a) + a.column.blocks : a.row.blocks;
-        return 4 + size_t(a.superblocks) * 2 + blocks * a.programs;
+        return 4 + size_t(a.superblocks) * (sm90::counts_of(a) + 1) + blocks * a.programs;
     }
     /// The superblocks of the block of candidates in `a`, with flags that are zero.
     gpu_status_t plan_flags(sm90::params_t& a, bool both, cudaStream_t stream) {
@@ -269,7 +269,7 @@ class sm90_engine_t {
         if (flags > flag_words_)
             return {status_t::unsupported_k, "a block of candidates needs more flags than were laid out"};
         a.scored = a.next_item + 4;
-        a.consumed = a.scored + a.superblocks;
+        a.consumed = a.scored + size_t(a.superblocks) * sm90::counts_of(a);
         a.turn = a.consumed + a.superblocks;
         bool const clean = flags_clean_;  // begin() has zeroed them for the first block
         flags_clean_ = false;

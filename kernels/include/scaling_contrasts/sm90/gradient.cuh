@@ -24,22 +24,37 @@ struct consumer_t {
     }
 };
 
+/// Waits for the next stage of `ring`, whose barriers begin with number `first`. `unread`: the one before is not handed
+/// back yet. That is done here if the next one has not come: its own place is then the next to be loaded.
+template <class kind_, int size_>
+__device__ __forceinline__ void await_stage(consumer_t<kind_>& c, ring_t<size_> const& ring, uint32_t first,
+                                            bool& unread) {
+    using shared = shared_t<kind_>;
+    uint32_t const full = c.base + shared::at_full + (first + ring.at()) * 8;
+    if (__all_sync(~0u, ptx::mbar_try_once(full, ring.phase()))) return;
+    if (unread) {
+        ptx::wgmma_wait<0>();
+        c.release(shared::at_empty + (first + ring.before()) * 8);
+        unread = false;
+    }
+    ptx::mbar_wait(full, ring.phase());
+}
 /// Runs `multiply(weights, rows)` over the stages of a sum, one behind: a stage is handed back when the next one's
-/// products are queued.
+/// products are queued, or when there is nothing to queue.
 template <class kind_, class multiply_at>
-__device__ __forceinline__ void gradient_stages(consumer_t<kind_>& c, uint32_t stages, bool& first,
+__device__ __forceinline__ void gradient_stages(consumer_t<kind_>& c, uint32_t stages, bool& unread,
                                                 multiply_at const& multiply) {
     using shared = shared_t<kind_>;
 #pragma unroll 1
     for (uint32_t s = 0; s < stages; ++s) {
-        uint32_t const at = c.base + c.gradient.at() * gradient_stage_bytes_k, index = score_stages_k + c.gradient.at();
-        ptx::mbar_wait(c.base + shared::at_full + index * 8, c.gradient.phase());
+        uint32_t const at = c.base + c.gradient.at() * gradient_stage_bytes_k;
+        await_stage(c, c.gradient, score_stages_k, unread);
         ptx::wgmma_fence();
         multiply(at, at + gradient_stage_bytes_k / 2);
         ptx::wgmma_commit();
         ptx::wgmma_wait<1>();
-        if (!first) c.release(shared::at_empty + (score_stages_k + c.gradient.before()) * 8);
-        first = false;
+        if (unread) c.release(shared::at_empty + (score_stages_k + c.gradient.before()) * 8);
+        unread = true;
         c.gradient.next();
     }
 }
@@ -54,24 +69,25 @@ __device__ __forceinline__ void last_stage(consumer_t<kind_>& c) {
 /// `top` and `bottom`: the item's first and last 64 rows, 2 * size_ columns each.
 template <class kind_, int trans_a_, int size_>
 __device__ __forceinline__ void sum_stages(consumer_t<kind_>& c, float (&top)[size_], float (&bottom)[size_],
-                                           uint32_t stages, bool& first) {
-    gradient_stages<kind_>(c, stages, first, [&](uint32_t weights, uint32_t rows) {
+                                           uint32_t stages, bool& unread) {
+    gradient_stages<kind_>(c, stages, unread, [&](uint32_t weights, uint32_t rows) {
         uint64_t const a = ptx::operand(weights), b = ptx::operand(rows, 8192);
 #pragma unroll
         for (int k = 0; k < slab_k / 16; ++k) {
-            uint64_t const upper = a + k * (trans_a_ ? 128 : 2), lower = upper + (8192 >> 4);
+            uint64_t const upper = ptx::further(a, k * (trans_a_ ? 2048 : 32)), lower = ptx::further(upper, 8192),
+                           bk = ptx::further(b, k * 2048);
             if constexpr (kind_::fp16 && size_ == 64) {
-                ptx::wgmma_fp16_n128<trans_a_, 1>(top, upper, b + k * 128, 1);
-                ptx::wgmma_fp16_n128<trans_a_, 1>(bottom, lower, b + k * 128, 1);
+                ptx::wgmma_fp16_n128<trans_a_, 1>(top, upper, bk, 1);
+                ptx::wgmma_fp16_n128<trans_a_, 1>(bottom, lower, bk, 1);
             } else if constexpr (kind_::fp16) {
-                ptx::wgmma_fp16_n64<trans_a_, 1>(top, upper, b + k * 128, 1);
-                ptx::wgmma_fp16_n64<trans_a_, 1>(bottom, lower, b + k * 128, 1);
+                ptx::wgmma_fp16_n64<trans_a_, 1>(top, upper, bk, 1);
+                ptx::wgmma_fp16_n64<trans_a_, 1>(bottom, lower, bk, 1);
             } else if constexpr (size_ == 64) {
-                ptx::wgmma_n128<trans_a_, 1>(top, upper, b + k * 128, 1);
-                ptx::wgmma_n128<trans_a_, 1>(bottom, lower, b + k * 128, 1);
+                ptx::wgmma_n128<trans_a_, 1>(top, upper, bk, 1);
+                ptx::wgmma_n128<trans_a_, 1>(bottom, lower, bk, 1);
             } else {
-                ptx::wgmma_n64<trans_a_, 1>(top, upper, b + k * 128, 1);
-                ptx::wgmma_n64<trans_a_, 1>(bottom, lower, b + k * 128, 1);
+                ptx::wgmma_n64<trans_a_, 1>(top, upper, bk, 1);
+                ptx::wgmma_n64<trans_a_, 1>(bottom, lower, bk, 1);
             }
         }
     });
@@ -109,13 +125,13 @@ __device__ __forceinline__ void gradient_item(params_t const& a, item_t const& i
     uint32_t seen = 0;  // looked up early, so that the answer is here when it is needed
     if (c.lane == 0 && item.count)
         seen = *const_cast<uint32_t const volatile*>(a.turn + item.row * a.programs + item.at);
-    bool first = true;
+    bool unread = false;  // the stage before is not handed back yet
     stopwatch_t watch;
     float top[size_], bottom[size_];
     ptx::zero(top);
     ptx::zero(bottom);
-    sum_stages<kind_, 1>(c, top, bottom, 2 * sum.transposed, first);
-    sum_stages<kind_, 0>(c, top, bottom, 2 * sum.direct, first);
+    sum_stages<kind_, 1>(c, top, bottom, 2 * sum.transposed, unread);
+    sum_stages<kind_, 0>(c, top, bottom, 2 * sum.direct, unread);
     last_stage<kind_>(c);
     watch.lap(size_ == 64 ? wide_products_k : narrow_products_k, c.thread == 0);
     watch.count(size_ == 64 ? wide_items_k : narrow_items_k, c.thread == 0);

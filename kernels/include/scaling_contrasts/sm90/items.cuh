@@ -32,10 +32,8 @@ __host__ __device__ inline superblock_t superblock(params_t const& a, cursor_t c
     r.diagonal = a.own && c.group == 0 ? r.i1 - r.i0 : 0;
     return r;
 }
-__host__ __device__ inline int tiles_of(superblock_t const& s) {
-    int const ni = s.i1 - s.i0, nj = s.j1 - s.j0;
-    return s.diagonal ? ni * (ni + 1) / 2 + ni * (nj - ni) : ni * nj;
-}
+/// Counts of a superblock: for each of its rows of tiles, then for each of its columns, how many halves are stored.
+__host__ __device__ inline int counts_of(params_t const& a) { return strip_k * (1 + a.wide); }
 /// Whether weights serve twice: for the rows, and transposed for the candidates.
 template <class kind_>
 __device__ bool serves_twice(params_t const& a) {
@@ -75,7 +73,7 @@ struct scheduler_t {
     uint32_t parity = 0;  // of the score items so far
     cursor_t score, gradient, before;
 
-    __device__ bool decode(params_t const& a, uint32_t n, item_t& out, uint32_t& scored_needed) {
+    __device__ bool decode(params_t const& a, uint32_t n, item_t& out) {
         uint32_t const ns = score_slots(a), ng = gradient_slots<kind_>(a), per = ns + ng;
         int const stage = n / per;
         uint32_t const pos = n % per;
@@ -129,7 +127,6 @@ struct scheduler_t {
         out.k = column_side ? b.i1 - b.i0 : b.j1 - b.j0;
         out.origin = uint32_t(b.j0 / strip_k) | uint32_t(b.i0 / strip_k) << 16;
         out.count = column_side ? gradient.si : (a.own ? gradient.si : 0) + gradient.group;
-        scored_needed = 2 * tiles_of(b);
         return true;
     }
 };

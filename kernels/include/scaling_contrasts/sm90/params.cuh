@@ -81,7 +81,7 @@ struct params_t {
     bool interleave;      // score and gradient items of a stage alternate
     int strips_i, strips_j, superblocks;
     uint32_t* next_item;  // work queue
-    uint32_t* scored;     // [superblock]: halves of tiles stored
+    uint32_t* scored;     // [superblock][counts_of()]: halves of tiles stored
     uint32_t* consumed;   // [superblock]: gradient items that have read their weights
     uint32_t* turn;       // [row block][program]: shares added to a gradient tile
     // where candidates of another device get gradients, too: theirs, laid out as the rows' are

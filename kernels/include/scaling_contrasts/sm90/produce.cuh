@@ -1,4 +1,5 @@
-// The producer: one thread that takes items, tells the other warps of them, and loads what they multiply. (Two threads,
+// The producer: one warp that takes items, tells the other warps of them, and loads what they multiply. All its lanes do
+// the same, so that addresses are in uniform registers, where copies take them from; one of them issues. (Two threads,
 // one for the rows and one for the columns, were no faster, and neither was a warp of its own that takes the items: see
 // docs/performance.md.)
 #pragma once
@@ -55,21 +56,27 @@ struct producer_t {
         uint32_t const stats_bytes = (prefixes + 1) * tile_k * 4;
         if (slabs == 1)
             await_all(score_ring, 0);  // or tile n + 2 follows tile n's only slab, whose statistics are in use
-#pragma unroll 1
-        for (int s = 0; s < slabs; ++s) {
+        int const row = int(item.row * tile_k + (item.k & 1) * (tile_k / 2)), column = int(item.at) * tile_k;
+        auto const load = [&](int s, uint32_t more_bytes, auto const& load_more) {
             uint32_t const at = base + score_ring.at() * score_stage_bytes_k,
                            full = base + shared::at_full + score_ring.at() * 8;
             ptx::mbar_wait(base + shared::at_empty + score_ring.at() * 8, score_ring.phase() ^ 1);
-            ptx::mbar_expect(full, score_stage_bytes_k + (s == 0 ? 2 * stats_bytes : 0));
-            ptx::tma_load(at, &maps.row, s * slab_k, int(item.row * tile_k + (item.k & 1) * (tile_k / 2)), full);
-            ptx::tma_load(at + rows_bytes_k, &maps.column, s * slab_k, int(item.at) * tile_k, full);
-            if (s == 0) {  // safe: slab 0 of tile n + 2 is loaded after every consumer has multiplied one of n + 1
-                uint32_t const stats = base + shared::at_stats(0, 0) + (item.k & 2) * shared::stats_k * 4;
-                ptx::bulk_load(stats, row_stats, stats_bytes, full);
-                ptx::bulk_load(stats + shared::stats_k * 4, column_stats, stats_bytes, full);
+            if (ptx::elect()) {
+                ptx::mbar_expect(full, score_stage_bytes_k + more_bytes);
+                ptx::tma_load(at, &maps.row, s * slab_k, row, full);
+                ptx::tma_load(at + rows_bytes_k, &maps.column, s * slab_k, column, full);
+                load_more(full);
             }
             score_ring.next();
-        }
+        };
+        // the statistics are safe: slab 0 of tile n + 2 is loaded after every consumer has multiplied one of n + 1
+        uint32_t const stats = base + shared::at_stats(0, 0) + (item.k & 2) * shared::stats_k * 4;
+        load(0, 2 * stats_bytes, [&](uint32_t full) {
+            ptx::bulk_load(stats, row_stats, stats_bytes, full);
+            ptx::bulk_load(stats + shared::stats_k * 4, column_stats, stats_bytes, full);
+        });
+#pragma unroll 1
+        for (int s = 1; s < slabs; ++s) load(s, 0, [](uint32_t) {});
         await_drained();  // of the item before: long done
         undrained = true;
     }
@@ -104,22 +111,24 @@ struct producer_t {
 #pragma unroll 1
             for (uint32_t slab = 0; slab < 2; ++slab) {
                 int const row = int(block) * tile_k + int(slab) * slab_k;
+                uint8_t const* plane = weights + program.band * plane_bytes_k;
                 uint32_t const at = base + gradient_ring.at() * gradient_stage_bytes_k,
                                full = base + shared::at_full + (score_stages_k + gradient_ring.at()) * 8;
                 if (gradient_ring.at() > 0) await_drained();  // the stash lies under the later stages
                 ptx::mbar_wait(base + shared::at_empty + (score_stages_k + gradient_ring.at()) * 8,
                                gradient_ring.phase() ^ 1);
-                ptx::mbar_expect(full, gradient_stage_bytes_k - (narrow ? slab_k * 128 : 0));
-                uint8_t const* plane = weights + program.band * plane_bytes_k;
-                if (!transposed) {  // all 128 rows of the tile, 64 of its columns
-                    ptx::bulk_load(at, plane + slab * (plane_bytes_k / 2), plane_bytes_k / 2, full);
-                } else {  // 64 of its rows, all columns: two halves
-                    ptx::bulk_load(at, plane + slab * 8192, 8192, full);
-                    ptx::bulk_load(at + 8192, plane + slab * 8192 + plane_bytes_k / 2, 8192, full);
+                if (ptx::elect()) {
+                    ptx::mbar_expect(full, gradient_stage_bytes_k - (narrow ? slab_k * 128 : 0));
+                    if (!transposed) {  // all 128 rows of the tile, 64 of its columns
+                        ptx::bulk_load(at, plane + slab * (plane_bytes_k / 2), plane_bytes_k / 2, full);
+                    } else {  // 64 of its rows, all columns: two halves
+                        ptx::bulk_load(at, plane + slab * 8192, 8192, full);
+                        ptx::bulk_load(at + 8192, plane + slab * 8192 + plane_bytes_k / 2, 8192, full);
+                    }
+                    uint32_t const rows = at + gradient_stage_bytes_k / 2;
+                    if (narrow) ptx::tma_load(rows, single(sum.column_side), program.column, row, full);
+                    else ptx::tma_load(rows, pair(sum.column_side), 0, row, program.column / slab_k, full);
                 }
-                uint32_t const rows = at + gradient_stage_bytes_k / 2;
-                if (narrow) ptx::tma_load(rows, single(sum.column_side), program.column, row, full);
-                else ptx::tma_load(rows, pair(sum.column_side), 0, row, program.column / slab_k, full);
                 gradient_ring.next();
             }
         }
@@ -129,6 +138,7 @@ struct producer_t {
 template <class kind_>
 __device__ __forceinline__ void produce(params_t const& a, maps_of<kind_> const& maps, uint32_t base) {
     using shared = shared_t<kind_>;
+    bool const leader = (threadIdx.x & 31) == 0;
     producer_t<kind_> producer = {a, maps, base, {}, {}};
     uint32_t const items = items_of<kind_>(a);
     queue_t queue;
@@ -137,24 +147,28 @@ __device__ __forceinline__ void produce(params_t const& a, maps_of<kind_> const&
     auto push = [&](item_t const& item) {
         ptx::mbar_wait(base + shared::at_item_empty + queue.at() * 8, queue.phase());
         uint32_t const at = base + shared::at_item + queue.at() * sizeof(item_t);
-        ptx::store_b128(at, item.kind, item.row, item.at, item.index);
-        ptx::store_b128(at + 16, item.slot, item.k, item.origin, item.count);
-        ptx::mbar_arrive(base + shared::at_item_full + queue.at() * 8);
+        if (ptx::elect()) {
+            ptx::store_b128(at, item.kind, item.row, item.at, item.index);
+            ptx::store_b128(at + 16, item.slot, item.k, item.origin, item.count);
+            ptx::mbar_arrive(base + shared::at_item_full + queue.at() * 8);
+        }
         queue.next();
     };
     while (true) {
-        uint32_t const n = atomicAdd(a.next_item, 1u);
+        uint32_t n = 0;
+        if (leader) n = atomicAdd(a.next_item, 1u);
+        n = __reduce_or_sync(~0u, n);
         if (n >= items) break;
         item_t item;
-        uint32_t scored_needed = 0;
-        if (!scheduler.decode(a, n, item, scored_needed)) continue;
+        if (!scheduler.decode(a, n, item)) continue;
         push(item);
         if (item.kind == score_k) {
             producer.score(item);
         } else {
             stopwatch_t watch;
-            ptx::wait_count(a.scored + item.index, scored_needed);
-            watch.lap(producer_wait_k, true);
+            await_scored<kind_>(a, item);
+            __syncwarp();
+            watch.lap(producer_wait_k, leader);
             ptx::fence_async();
             producer.gradient(item);
         }

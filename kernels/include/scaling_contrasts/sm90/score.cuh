@@ -75,6 +75,15 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     float kept[kind_::gives_back ? kept_k : 1][5];
     int kept_cell[kept_k], positives = 0;
 
+    float4 norm[8];      // a band's inverse norms of this thread's columns
+    float norm0, norm1;  // and of its rows
+    auto load_norms = [&](int p) {
+        norm0 = ptx::load_float(at_rows + (p * tile_k + my_row) * 4);
+        norm1 = ptx::load_float(at_rows + (p * tile_k + my_row + 8) * 4);
+#pragma unroll
+        for (int h = 0; h < 8; ++h)
+            norm[h] = ptx::load_float4(at_columns + ((p + 1) * tile_k + (lane & 3) * 4) * 4 + h * 64);
+    };
     auto multiply = [&](int p) {
         int const slabs = kind_::fast ? (p == 0 ? 1 : 1 << (p - 1)) : a.slabs[p];
         auto release = [&](uint32_t stage) { c.release(shared::at_empty + stage * 8); };
@@ -82,20 +91,23 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         for (int s = 0; s < slabs; ++s) {
             uint32_t const at = c.base + c.score.at() * score_stage_bytes_k;
             uint64_t const da = ptx::operand(at), db = ptx::operand(at + rows_bytes_k);
-            ptx::mbar_wait(c.base + shared::at_full + c.score.at() * 8, c.score.phase());
+            bool unread = s > 0;
+            await_stage(c, c.score, 0, unread);
             ptx::wgmma_fence();
 #pragma unroll
             for (int k = 0; k < slab_k / 16; ++k) {
-                if constexpr (kind_::fp16) ptx::wgmma_fp16_n128<0, 0>(acc, da + 2 * k, db + 2 * k, k > 0 ? 1 : p | s);
-                else ptx::wgmma_n128<0, 0>(acc, da + 2 * k, db + 2 * k, k > 0 ? 1 : p | s);
+                uint64_t const ak = ptx::further(da, 32 * k), bk = ptx::further(db, 32 * k);
+                if constexpr (kind_::fp16) ptx::wgmma_fp16_n128<0, 0>(acc, ak, bk, k > 0 ? 1 : p | s);
+                else ptx::wgmma_n128<0, 0>(acc, ak, bk, k > 0 ? 1 : p | s);
             }
             ptx::wgmma_commit();
-            if (s > 0) {
+            if (unread) {
                 ptx::wgmma_wait<1>();
                 release(c.score.before());
             }
             c.score.next();
         }
+        load_norms(p);  // under the last products
         ptx::wgmma_wait<0>();
         release(c.score.before());
     };
@@ -125,58 +137,63 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     };
     auto add_column_s = [&](int p, int column, float v) { add_s(J, p, column, v, true); };
 
-    auto is_far = [&](float u0, float u1, uint32_t at_norms) {  // what far_band would find, in its order
+    auto is_far = [&](float u0, float u1) {  // what far_band would find, in its order
         float e4[4] = {};
 #pragma unroll
         for (int h = 0; h < 8; ++h) {
-            float4 const v = ptx::load_float4(at_norms + h * 64);
+            float4 const v = norm[h];
 #pragma unroll
             for (int i = 0; i < 8; ++i) {
                 float const q = (i & 2 ? u1 : u0) * (i < 4 ? (i & 1 ? v.y : v.x) : (i & 1 ? v.w : v.z));
                 e4[i & 3] += ptx::ex2(fmaf(acc[h * 8 + i], q, scale.b2));
             }
+            if (h == 1 && __any_sync(~0u, !(fmaxf(fmaxf(e4[0], e4[1]), fmaxf(e4[2], e4[3])) < far_k)))
+                return false;  // most bands that are not show it early
         }
         return !__any_sync(~0u, !(fmaxf(fmaxf(e4[0], e4[1]), fmaxf(e4[2], e4[3])) < far_k));
     };
-    auto far_band = [&](int p, float u0, float u1, uint32_t at_norms) {  // true if it was allowed
-        float e4[4] = {}, sum_g[4] = {}, sum_s[4] = {};
+    auto far_band = [&](int p, float u0, float u1) {  // true if it was allowed
+        float e4[4] = {}, squares[4] = {}, row_s[2][2] = {};
         uint32_t columns[16];
 #pragma unroll
         for (int h = 0; h < 8; ++h) {  // 16 columns: eight cells a thread
-            float4 const v = ptx::load_float4(at_norms + h * 64);
+            float4 const v = norm[h];
             float const* d = acc + h * 8;
-            float w[8], g[8];
+            float w[8];
 #pragma unroll
             for (int i = 0; i < 8; ++i) {
                 float const q = (i & 2 ? u1 : u0) * (i < 4 ? (i & 1 ? v.y : v.x) : (i & 1 ? v.w : v.z));
                 float const e = ptx::ex2(fmaf(d[i], q, scale.b2));
                 e4[i & 3] += e;
-                g[i] = fmaf(-e, e, e);
-                w[i] = g[i] * q;
+                squares[i & 3] = fmaf(e, e, squares[i & 3]);
+                w[i] = fmaf(-e, e, e) * q;
+                row_s[i >> 1 & 1][i & 1] = fmaf(w[i], d[i], row_s[i >> 1 & 1][i & 1]);
             }
-            uint32_t g2[4], s2[4];
+            uint32_t s2[4];
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
-                g2[k] = ptx::pack_bf16(g[2 * k], g[2 * k + 1]);
                 last[h * 4 + k] = pair::pack(w[2 * k], w[2 * k + 1]);
                 if constexpr (kind_::fp16) s2[k] = ptx::pack_bf16(w[2 * k] * d[2 * k], w[2 * k + 1] * d[2 * k + 1]);
                 else s2[k] = ptx::mul_bf16x2(last[h * 4 + k], ptx::pack_bf16(d[2 * k], d[2 * k + 1]));
             }
-            ptx::add_rows(sum_g, g2[0], g2[1], g2[2], g2[3]);
-            ptx::add_rows(sum_s, s2[0], s2[1], s2[2], s2[3]);
             columns[2 * h] = ptx::add_bf16x2(s2[0], s2[1]);
             columns[2 * h + 1] = ptx::add_bf16x2(s2[2], s2[3]);
         }
         if (__any_sync(~0u, !(fmaxf(fmaxf(e4[0], e4[1]), fmaxf(e4[2], e4[3])) < far_k))) return false;
-        // the four lanes that hold a row have the same sums; sixteen like cells stand in for the sum of e^3
-        float const g = 0.25f * (sum_g[0] + sum_g[2]), e = (e4[0] + e4[1]) + (e4[2] + e4[3]);
+        // sixteen like cells stand in for the sum of e^3
+        float const e = (e4[0] + e4[1]) + (e4[2] + e4[3]),
+                    g = e - ((squares[0] + squares[1]) + (squares[2] + squares[3]));
         float const cubes =
             (e4[0] * e4[0] * e4[0] + e4[1] * e4[1] * e4[1] + e4[2] * e4[2] * e4[2] + e4[3] * e4[3] * e4[3]) *
             (1.f / 256);
         float const omega = kind_::fast ? 1.f : a.omega[p];
         loss = fmaf(omega, fmaf(0.5f, e + g, cubes * (1.f / 3)), loss);
         grad = fmaf(omega, g + cubes, grad);
-        if ((lane & 3) < 2) add_s(I, p, my_row + (lane & 1) * 8, lane & 1 ? sum_s[2] : sum_s[0]);
+        // lanes 0 and 1 of the four that hold two rows get a row's sum each
+        float const s0 = row_s[0][0] + row_s[0][1], s1 = row_s[1][0] + row_s[1][1];
+        float row = (lane & 1 ? s1 : s0) + __shfl_xor_sync(~0u, lane & 1 ? s0 : s1, 1);
+        row += __shfl_xor_sync(~0u, row, 2);
+        if ((lane & 3) < 2) add_s(I, p, my_row + (lane & 1) * 8, row);
         if (kind_::both || (a.own && I < J)) {
             uint32_t sums[2];
             sum_columns(columns, lane, sums);
@@ -190,44 +207,111 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         return true;
     };
 
-    auto exact_band = [&](int p, float u0, float u1, uint32_t at_norms) {
+    // Which cells hold positives (low half), and which are not there (high half): a bit a cell, a word for 32 columns.
+    // Kept where this thread alone finds them, from band to band.
+    auto mark_cells = [&] {
+        int const at_labels = at_rows + (prefixes * tile_k + my_row) * 4;
+        int const label0 = ptx::load_int(at_labels), label1 = ptx::load_int(at_labels + 32);
+        int const row = I * tile_k + my_row, column = (lane & 3) * 2;
+        uint32_t marks[4] = {};
+#pragma unroll
+        for (int group = 0; group < 4; ++group)
+#pragma unroll
+            for (int i = 0; i < 16; ++i) {
+                int const at = group * 32 + i / 4 * 8 + column + (i & 1), r = row + (i & 2 ? 8 : 0);
+                if (ptx::load_int(at_columns + at * 4) == (i & 2 ? label1 : label0)) marks[group] |= 1u << i;
+                if (r >= a.row.live || J * tile_k + at >= a.column.live ||
+                    (a.own && !a.self_pairs && r == J * tile_k + at))
+                    marks[group] |= 0x10000u << i;
+            }
+        ptx::store_b128(c.base + shared::at_marks + c.thread * 16, marks[0], marks[1], marks[2], marks[3]);
+    };
+    auto load_marks = [&](uint32_t (&marks)[4]) {
+        uint4 const v = ptx::load_b128(c.base + shared::at_marks + c.thread * 16);
+        marks[0] = v.x, marks[1] = v.y, marks[2] = v.z, marks[3] = v.w;
+    };
+
+    auto exact_band = [&](int p, float u0, float u1) {
         float const omega = kind_::fast ? 1.f : a.omega[p];
         float row_s[2] = {}, band_loss = 0.f, band_grad = 0.f;
+        uint32_t marks[4] = {};
+        if (special) load_marks(marks);
         positives = 0;
 #pragma unroll
         for (int group = 0; group < 4; ++group) {  // 32 columns: sixteen cells a thread
             float const* d = acc + group * 16;
-            uint32_t positive = 0, absent = 0;  // a bit a cell
-            if (special) {
-                int const row0 = I * tile_k + my_row, column0 = J * tile_k + group * 32 + (lane & 3) * 2;
-                int const at_labels = at_columns + (group * 32 + (lane & 3) * 2) * 4;
-                int const label0 = ptx::load_int(at_rows + (prefixes * tile_k + my_row) * 4),
-                          label1 = ptx::load_int(at_rows + (prefixes * tile_k + my_row + 8) * 4);
-#pragma unroll
-                for (int i = 0; i < 16; ++i) {
-                    int const column = i / 4 * 8 + (i & 1), row = row0 + (i & 2 ? 8 : 0);
-                    if (ptx::load_int(at_labels + column * 4) == (i & 2 ? label1 : label0)) positive |= 1u << i;
-                    if (row >= a.row.live || column0 + column >= a.column.live ||
-                        (a.own && !a.self_pairs && row == column0 + column))
-                        absent |= 1u << i;
-                }
-            }
-            float q[16], g[16], columns[8] = {}, prod = 1.f, relu = 0.f, below = 0.f, small = 0.f;
+            bool const marked = special && __any_sync(~0u, marks[group] != 0);
+            float q[16], g[16], columns[8] = {};
             auto add_sums = [&](int i, float w0, float w1) {  // of cells i and i + 1
                 last[group * 8 + i / 2] = pair::pack(w0, w1);
-                float const s0 = w0 * d[i], s1 = w1 * d[i + 1];
-                row_s[i >> 1 & 1] += s0 + s1;
-                columns[i / 4 * 2] += s0, columns[i / 4 * 2 + 1] += s1;
+                float& row = row_s[i >> 1 & 1];
+                row = fmaf(w1, d[i + 1], fmaf(w0, d[i], row));
+                columns[i / 4 * 2] = fmaf(w0, d[i], columns[i / 4 * 2]);
+                columns[i / 4 * 2 + 1] = fmaf(w1, d[i + 1], columns[i / 4 * 2 + 1]);
+            };
+            // sigmoid and softplus of all cells; with `marks`, of negatives, positives and absent ones
+            auto exact_cells = [&]<bool marked_>(std::bool_constant<marked_>) {
+                float prod = 1.f, relu = 0.f, sum = 0.f, squares = 0.f;
+#pragma unroll
+                for (int i = 0; i < 16; i += 2) {
+                    float d1[2], num[2];
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        float s2 = fmaf(d[i + h], q[i + h], scale.b2);
+                        if constexpr (marked_) {
+                            if (marks[group] >> (i + h) & 1) s2 = -s2;
+                            if (marks[group] >> (16 + i + h) & 1) s2 = -1e30f;
+                        }
+                        float const e = ptx::ex2(-fabsf(s2));
+                        d1[h] = 1.f + e;
+                        num[h] = s2 > 0.f ? 1.f : e;
+                        relu += fmaxf(s2, 0.f);
+                    }
+                    float const both = d1[0] * d1[1],
+                                r = ptx::rcp(both);  // one reciprocal for two cells, one logarithm for sixteen
+                    prod *= both;
+                    g[i] = num[0] * (r * d1[1]);
+                    g[i + 1] = num[1] * (r * d1[0]);
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        sum += g[i + h];
+                        squares = fmaf(g[i + h], g[i + h], squares);
+                        if constexpr (marked_) {
+                            if (marks[group] >> (i + h) & 1) g[i + h] = -g[i + h];
+                            band_grad += g[i + h];
+                        }
+                    }
+                }
+                if constexpr (!marked_) band_grad += sum;
+                // the logarithm of the product is good to 2e-7 absolute, so small sums take the series
+                band_loss += sum < 4e-3f ? fmaf(0.5f, squares, sum) : ln2_k * (relu + ptx::lg2(prod));
+#pragma unroll
+                for (int i = 0; i < 16; i += 2) {
+                    float const w0 = g[i] * q[i] * omega, w1 = g[i + 1] * q[i + 1] * omega;
+                    add_sums(i, w0, w1);
+                    if constexpr (kind_::gives_back && marked_) {
+                        uint32_t const positive = marks[group] & ~(marks[group] >> 16);
+                        if (positive >> i & 3) {
+#pragma unroll 1
+                            for (int h = 0; h < 2; ++h)
+                                if (positive >> (i + h) & 1) {
+                                    if (positives < kept_k)
+                                        kept[positives][p] = h ? w1 : w0, kept_cell[positives] = group * 16 + i + h;
+                                    ++positives;
+                                }
+                        }
+                    }
+                }
             };
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
-                float4 const v = ptx::load_float4(at_norms + (group * 2 + h) * 64);
+                float4 const v = norm[group * 2 + h];
 #pragma unroll
                 for (int i = 0; i < 8; ++i)
                     q[h * 8 + i] = (i & 2 ? u1 : u0) * (i < 4 ? (i & 1 ? v.y : v.x) : (i & 1 ? v.w : v.z));
             }
             float e_sum = 0.f, g_sum = 0.f;
-            bool exact = !special || __any_sync(~0u, (positive | absent) != 0);
+            bool exact = !special || marked;
             if (!exact) {  // most cells of a diagonal tile are far below zero
 #pragma unroll
                 for (int i = 0; i < 16; ++i) {
@@ -244,48 +328,10 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                 band_grad += g_sum + cubes;
 #pragma unroll
                 for (int i = 0; i < 16; i += 2) add_sums(i, g[i] * q[i] * omega, g[i + 1] * q[i + 1] * omega);
+            } else if (marked) {
+                exact_cells(std::true_type{});
             } else {
-#pragma unroll
-                for (int i = 0; i < 16; i += 2) {
-                    float d1[2], num[2];
-#pragma unroll
-                    for (int h = 0; h < 2; ++h) {
-                        float s2 = fmaf(d[i + h], q[i + h], scale.b2);
-                        if (positive >> (i + h) & 1) s2 = -s2;
-                        if (absent >> (i + h) & 1) s2 = -1e30f;
-                        float const e = ptx::ex2(-fabsf(s2));
-                        d1[h] = 1.f + e;
-                        num[h] = s2 > 0.f ? 1.f : e;
-                        relu += fmaxf(s2, 0.f);
-                        below += num[h];
-                        small += fmaf(-0.5f * num[h], num[h], num[h]);
-                    }
-                    float const both = d1[0] * d1[1],
-                                r = ptx::rcp(both);  // one reciprocal for two cells, one logarithm for sixteen
-                    g[i] = num[0] * (r * d1[1]);
-                    g[i + 1] = num[1] * (r * d1[0]);
-                    if (positive >> i & 1) g[i] = -g[i];
-                    if (positive >> i & 2) g[i + 1] = -g[i + 1];
-                    band_grad += g[i] + g[i + 1];
-                    prod *= both;
-                }
-                // the logarithm of the product is good to 2e-7 absolute, so small sums take the series
-                band_loss += below < 4e-3f ? small : ln2_k * (relu + ptx::lg2(prod));
-#pragma unroll
-                for (int i = 0; i < 16; i += 2) {
-                    float const w0 = g[i] * q[i] * omega, w1 = g[i + 1] * q[i + 1] * omega;
-                    add_sums(i, w0, w1);
-                    if constexpr (kind_::gives_back)
-                        if ((positive & ~absent) >> i & 3) {
-#pragma unroll 1
-                            for (int h = 0; h < 2; ++h)
-                                if ((positive & ~absent) >> (i + h) & 1) {
-                                    if (positives < kept_k)
-                                        kept[positives][p] = h ? w1 : w0, kept_cell[positives] = group * 16 + i + h;
-                                    ++positives;
-                                }
-                        }
-                }
+                exact_cells(std::false_type{});
             }
             if (kind_::both || (a.own && I < J))
                 add_column_s(p, group * 32 + summed_column(lane), sum_columns(columns, lane));
@@ -311,6 +357,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         for (int i = 0; i < 32; ++i) before[i] = last[i];
         if (p == 0) {
             look_at_labels();
+            if (special) mark_cells();
             if constexpr (kind_::fast) {
                 await_empty();         // the item before has left the stash
             } else if (item.origin) {  // planes are written as they come, so the ring's superblock must have been read
@@ -318,18 +365,16 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                 __syncwarp();
             }
         }
-        float const u0 = ptx::load_float(at_rows + (p * tile_k + my_row) * 4) * scale.t2,
-                    u1 = ptx::load_float(at_rows + (p * tile_k + my_row + 8) * 4) * scale.t2;
-        uint32_t const at_norms = at_columns + ((p + 1) * tile_k + (lane & 3) * 4) * 4;
+        float const u0 = norm0 * scale.t2, u1 = norm1 * scale.t2;
         // the last tile only hints whether to try or to look first: which path is taken depends on the cells alone, so
         // that bits repeat
         bool exact = special | !(kind_::fast || a.omega[p] == 1.f);
         if (!exact) {
-            exact = c.exact >> p & 1 ? !is_far(u0, u1, at_norms) : false;
-            if (!exact) exact = !far_band(p, u0, u1, at_norms);
+            exact = c.exact >> p & 1 ? !is_far(u0, u1) : false;
+            if (!exact) exact = !far_band(p, u0, u1);
             c.exact = (c.exact & ~(1u << p)) | uint32_t(exact) << p;
         }
-        if (exact) exact_band(p, u0, u1, at_norms);
+        if (exact) exact_band(p, u0, u1);
         if constexpr (kind_::fast) {
             if (p < stash_k)
 #pragma unroll
@@ -456,7 +501,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         }
         ptx::fence_async();
         ptx::named_sync(1, 128);
-        if (c.thread == 0) ptx::add_release(a.scored + item.index, 1);
+        if (c.thread == 0) tell_scored(a, item);
     }
 }
 

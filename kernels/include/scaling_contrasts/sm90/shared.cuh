@@ -35,6 +35,7 @@ struct alignas(1024) shared_t {
 
     uint8_t operands[operand_bytes_k];
     float stats[2][2][stats_k];  // [parity of the tile count][row or column side]
+    uint32_t marks[128][4];      // [consumer thread]: its cells that are no plain negatives
     item_t item[queue_k];
     uint64_t full[stages_k], empty[stages_k];
     uint64_t item_full[queue_k], item_empty[queue_k];
@@ -45,7 +46,8 @@ struct alignas(1024) shared_t {
     __host__ __device__ static constexpr uint32_t at_stats(int parity, int side) {
         return operand_bytes_k + (parity * 2 + side) * stats_k * 4;
     }
-    static constexpr uint32_t at_item = operand_bytes_k + 4 * stats_k * 4;
+    static constexpr uint32_t at_marks = operand_bytes_k + 4 * stats_k * 4;
+    static constexpr uint32_t at_item = at_marks + 128 * 16;
     static constexpr uint32_t at_full = at_item + queue_k * sizeof(item_t);
     static constexpr uint32_t at_empty = at_full + stages_k * 8;
     static constexpr uint32_t at_item_full = at_empty + stages_k * 8;
@@ -115,6 +117,23 @@ __device__ __forceinline__ sum_t sum_of(params_t const& a, item_t const& item) {
     r.transposed = r.column_side ? count : a.own && item.row > j0 ? min(item.row - j0, count) : 0;
     r.direct = count - r.transposed;
     return r;
+}
+
+/// Half a tile of a score item is stored. Strips begin at multiples of strip_k.
+__device__ __forceinline__ void tell_scored(params_t const& a, item_t const& item) {
+    uint32_t* const counts = a.scored + int64_t(item.index) * counts_of(a);
+    ptx::add_release(counts + item.row % strip_k, 1);
+    ptx::add_release(counts + strip_k + item.slot % (strip_k * a.wide), 1);
+}
+/// Waits for the tiles that a gradient item is a sum over: a row of them, a column, or, on the diagonal, both.
+template <class kind_>
+__device__ __forceinline__ void await_scored(params_t const& a, item_t const& item) {
+    sum_t const sum = sum_of<kind_>(a, item);
+    uint32_t const* const counts = a.scored + int64_t(item.index) * counts_of(a);
+    uint32_t const column = item.row - (kind_::both ? first_candidate(a) : 0) - (item.origin & 0xffff) * strip_k;
+    if (sum.direct) ptx::wait_count(counts + item.row % strip_k, 2 * sum.direct);
+    if (sum.transposed)  // on the diagonal, a column ends with the tile that its row begins with
+        ptx::wait_count(counts + strip_k + column, 2 * (sum.transposed + (sum.column_side ? 0 : 1)));
 }
 
 }  // namespace scaling_contrasts::sm90

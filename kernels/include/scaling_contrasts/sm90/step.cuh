@@ -51,7 +51,7 @@ __device__ __forceinline__ void publish(params_t const& a, uint32_t base) {
             ptx::mbar_arrive(out_empty);
             ptx::bulk_wait<0>();
             ptx::fence_async();
-            ptx::add_release(a.scored + item.index, 1);
+            tell_scored(a, item);
         }
     }
 }
@@ -83,10 +83,8 @@ __global__ void __launch_bounds__(threads_k, ctas_k)
     if (group == 0) {
         ptx::reg_free<40>();
         int const warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-        if (lane == 0) {
-            if (warp == 0) produce<kind_>(a, maps, base);
-            else if (warp == 1) publish<kind_>(a, base);
-        }
+        if (warp == 0) produce<kind_>(a, maps, base);
+        else if (warp == 1 && lane == 0) publish<kind_>(a, base);
     } else {
         ptx::reg_alloc<216>();
         consumer_t<kind_> c;
