@@ -24,8 +24,9 @@ def largest_batch(found: Capacity) -> Table:
         rows=tuple(_line(row) for row in rows),
         note="R is rows (one set) or pairs (two sets) per rank; memory is per rank, the larger of the allocator's and "
         "the driver's figure (on CPU: the operating system's). An R fits when it runs within the limit. Where a search "
-        "ended early, as its remark says, R is a lower bound. Predictions are from each system's formula. How close "
-        "the two ends lie and how often each was launched: `capacity.csv` and `environment.json` of the run.",
+        "ended early, as its remark says, R is a lower bound. Predictions are from each system's formula when the "
+        "search ran. How close the two ends lie and how often each was launched: `capacity.csv` and `environment.json` "
+        "of the run.",
     )
 
 

@@ -107,8 +107,9 @@ def _run_section(run: Run) -> Section:
     return Section(
         run.slug,
         f"Measured on {run.machine}: {run.campaign}, protocol {run.protocol}"
+        + (", cold caches" if run.cache == "cold" else "")
         + (f", run {run.run_id}" if run.beside else ""),
-        f"{run.machine} {run.campaign}",
+        f"{run.machine} {run.campaign}" + (" cold" if run.cache == "cold" else ""),
         (paragraph,),
         (*tables, *collectives.tables(run), *([scaling] if scaling else [])),
         (*ways, *timed, *filter(None, [conditions(run)]), measured.statuses(run)),

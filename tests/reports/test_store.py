@@ -2,7 +2,7 @@
 
 import pytest
 
-from reports import store
+from reports import page, store
 from reports.__main__ import main
 from tests.reports.made_up_results import add_run, quick_rows, row
 
@@ -133,9 +133,12 @@ def test_cold_and_warm_runs_are_shown_side_by_side(results):
     cold = [each | {"cache_state": "cold"} for each in quick_rows()]
     add_run(results, "m", "quick", "20260101T000000Z-aaaa", quick_rows())
     add_run(results, "m", "quick", "20260102T000000Z-bbbb", cold)
-    runs = store.load(results).runs
-    assert sorted(run.slug for run in runs) == ["m-quick", "m-quick-cold"]
-    assert "cold caches" in next(run.title for run in runs if run.cache == "cold")
+    loaded = store.load(results)
+    assert sorted(run.slug for run in loaded.runs) == ["m-quick", "m-quick-cold"]
+    assert "cold caches" in next(run.title for run in loaded.runs if run.cache == "cold")
+    names = {section.id: (section.title, section.short) for section in page.sections(loaded)}
+    assert names["m-quick"] == ("Measured on m: quick, protocol quick", "m quick")
+    assert names["m-quick-cold"] == ("Measured on m: quick, protocol quick, cold caches", "m quick cold")
 
 
 def test_checks_beside_the_campaigns_are_no_runs(measured):
