@@ -9,6 +9,7 @@
 #include "cuda_offload.cuh"
 #include "cuda_sm80.cuh"
 #include "scaling_contrasts/box/boxes.cuh"
+#include "scaling_contrasts/box/peers.cuh"
 #include "scaling_contrasts/gpu/inputs.cuh"
 #include "scaling_contrasts/rails/step.hpp"
 

@@ -3,8 +3,7 @@
 // fetched while the current one is scored, into two buffers that all peers share. Embedding gradients stay where their
 // rows are; three scalars are summed.
 //
-// With problem.pairs_once a block of two devices is scored by one of them (pairs.hpp), into symmetric memory, from
-// where the other adds its part of the gradients to its own, round by round: always in the same order.
+// With problem.pairs_once a block of two devices is scored by one of them (pair_phases.cuh).
 //
 // Devices meet at the start of a step (embeddings are ready), in softmax losses between the passes, in a round of pairs
 // before and after the gradients change hands, and in the sum of the scalars. How they meet is one of two:
@@ -17,6 +16,8 @@
 #include <memory>
 #include <vector>
 
+#include "scaling_contrasts/box/elsewhere.cuh"
+#include "scaling_contrasts/box/pair_phases.cuh"
 #include "scaling_contrasts/box/staging.cuh"
 #include "scaling_contrasts/devices.hpp"
 #include "scaling_contrasts/domain/domain.cuh"
@@ -25,33 +26,6 @@
 namespace scaling_contrasts::gpu {
 
 enum class meeting_t { flags_k, events_k };
-
-/// Peer access of every GPU to every other one. Throws failure_t unsupported_k where the machine has none.
-inline void open_peers(std::vector<int> const& ordinals) {
-    for (int const from : ordinals)
-        for (int const to : ordinals) {
-            if (from == to) continue;
-            int can = 0;
-            check(cudaDeviceCanAccessPeer(&can, from, to), "asking for peer access");
-            if (!can)
-                throw failure_t(status_t::unsupported_k,
-                                "GPU " + std::to_string(from) + " cannot read the memory of GPU " + std::to_string(to));
-            use_device(from);
-            auto const error = cudaDeviceEnablePeerAccess(to, 0);
-            if (error == cudaErrorPeerAccessAlreadyEnabled) cudaGetLastError();
-            else check(error, "opening peer access");
-        }
-}
-
-/// The rows of other boxes' devices, once they are in memory of this box's GPUs.
-class elsewhere_t {
-  public:
-    virtual ~elsewhere_t() = default;
-    virtual candidates_t rows_of(int device) = 0;
-    /// Makes a stream wait until they have landed, or their log-sums.
-    virtual void wait_for_rows(int device, cudaStream_t stream) = 0;
-    virtual void wait_for_log_sums(int device, cudaStream_t stream) = 0;
-};
 
 class box_t {
   public:
@@ -223,13 +197,11 @@ class box_t {
     /// Stretches between meetings, that of the scalars left out.
     int phases() const {
         if (devices() == 1) return 1;
-        if (problem_.pairs_once) return 2 * pair_rounds(problem_);  // scored, taken, scored, taken, ...
+        if (problem_.pairs_once) return pair_phases_t::count(problem_);
         return 1 + gathers() + lanes_[0]->device.step->gathers_positives();
     }
     domain::phase_t meeting_before(int phase) const {
-        return !problem_.pairs_once ? domain::phase_t::log_sums_k
-               : phase % 2          ? domain::phase_t::pair_scored_k
-                                    : domain::phase_t::pair_taken_k;
+        return problem_.pairs_once ? pair_phases_t::meeting_before(phase) : domain::phase_t::log_sums_k;
     }
 
     void meet_by_events() {
@@ -338,44 +310,17 @@ class box_t {
         lane(d).device.step->finish(stream(d));
         if (devices() > 1) add_scalars(d, half);
     }
-    /// One half of a round of pairs: its block is scored, or what others have left is taken, with the step's ends
-    /// around.
-    void queue_pairs_phase(int device, int phase, domain::half_t half) {
-        use_device(ordinal(device));
-        auto& own = lane(device);
-        auto& step = *own.device.step;
-        int const rounds = pair_rounds(problem_), round = phase / 2 + 1;
-        auto block_of = [&](int of_round) { return rows_of((device + of_round) % devices()); };
-        auto fetch = [&](int of_round) {
-            if (of_round > rounds) return;
-            own.staging->fetch(block_of(of_round), [this](int peer, cudaStream_t) { return rows_of(peer); });
-        };
-        auto const partial = [&](int of) { return reinterpret_cast<std::byte*>(domain_->data(of)); };
-        if (phase == 0) {
-            own.staging->open(own.main);
-            step.begin(own.main);
-            for (int ahead = 1; ahead <= staging_t::buffers_k; ++ahead) fetch(ahead);
-            step.score(rows_of(device), own.main);
-        }
-        if (phase % 2 == 0) {
-            pair_t const pair = pair_of(problem_, device, round, device_step_t::pair_unit_k);
-            own.staging->use(block_of(round), 0, own.main, [&](candidates_t const& block) {
-                step.score_pair(block, pair, partial(device), own.main);
-            });
-            fetch(round + staging_t::buffers_k);
-            return;
-        }
-        int const source = source_of(problem_, device, round);
-        step.take_pair(partial(source), pair_of(problem_, source, round, device_step_t::pair_unit_k).candidates,
-                       own.main);
-        if (round < rounds) return;
-        step.finish(own.main);
-        add_scalars(device, half);
+    void queue_pair_phase(int d, int phase, domain::half_t half) {
+        auto& own = lane(d);
+        pair_phases_t(problem_, *domain_).queue(d, phase, *own.device.step, *own.staging, own.main, [this](int device) {
+            return rows_of(device);
+        });
+        if (phase == phases() - 1) queue_finish(d, half);
     }
 
     void queue_phase(int d, int phase, domain::half_t half) {
-        if (problem_.pairs_once && devices() > 1) return queue_pairs_phase(d, phase, half);
         use_device(ordinal(d));
+        if (problem_.pairs_once && devices() > 1) return queue_pair_phase(d, phase, half);
         auto pass = [&](pass_t each) {
             walk(d, each, peers_of(d), true);
             queue_close(d, each);
