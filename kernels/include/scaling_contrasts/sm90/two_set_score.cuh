@@ -30,7 +30,9 @@ __device__ __forceinline__ void multiply(consumer_t& c, float (&acc)[128], int s
     c.release(before);
 }
 
-/// Stages 64 rows x 64 columns of a warpgroup's weights and hands them to the warp that stores them.
+/// Stages 64 rows x 64 columns of a warpgroup's weights and hands them to the warp that stores them. in_place: where the
+/// threads have read what waited.
+template <bool in_place_ = false>
 __device__ __forceinline__ void stage(consumer_t& c, uint32_t const (&words)[16]) {
     uint32_t const row = c.warp * 16 + (c.lane & 15), chunk = c.lane >> 4,
                    at = c.base + at_stage_k + c.wg * (quarter_bytes_k / 2) + row * 128;
@@ -39,7 +41,8 @@ __device__ __forceinline__ void stage(consumer_t& c, uint32_t const (&words)[16]
     for (uint32_t k = 0; k < 8; k += 2)
         ptx::stmatrix_x4(at + (((k + chunk) ^ (row & 7)) << 4), words[2 * k], words[2 * k + 1], words[2 * k + 2],
                          words[2 * k + 3]);
-    ptx::fence_async_shared();
+    if constexpr (in_place_) ptx::fence_async();
+    else ptx::fence_async_shared();
     c.hand_over();
 }
 
@@ -191,6 +194,14 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                     for (int q = 0; q < 4; ++q)
                         if (cells_of_groups_t const cells = {row, column + q * 64, lane}; cells.special(a))
                             positive[q] = cells.positive(a) & ~cells.absent(a);
+                uint4 next[4];  // a quarter's words come while the one before is staged
+                auto const fetch = [&](int p, int q) {
+#pragma unroll
+                    for (int i = 0; i < 4; ++i)
+                        next[i] = *reinterpret_cast<uint4 const*>(waiting + p * tile_bytes_k + q * quarter_bytes_k +
+                                                                  i * 2048);
+                };
+                fetch(prefixes - 1, 0);
 #pragma unroll 1
                 for (int p = prefixes - 1; p >= 0; --p)
 #pragma unroll
@@ -198,11 +209,11 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                         uint32_t words[16];
 #pragma unroll
                         for (int i = 0; i < 4; ++i) {
-                            uint4 const v = *reinterpret_cast<uint4 const*>(waiting + p * tile_bytes_k +
-                                                                            q * quarter_bytes_k + i * 2048);
-                            words[4 * i] = v.x, words[4 * i + 1] = v.y, words[4 * i + 2] = v.z, words[4 * i + 3] = v.w;
+                            words[4 * i] = next[i].x, words[4 * i + 1] = next[i].y;
+                            words[4 * i + 2] = next[i].z, words[4 * i + 3] = next[i].w;
                         }
-                        ptx::fence_async();
+                        if (q < 3) fetch(p, q + 1);
+                        else if (p > 0) fetch(p - 1, 0);
                         [[maybe_unused]] float lost[2] = {};
 #pragma unroll
                         for (int i = 0; i < 16; ++i) {
@@ -217,7 +228,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                         }
                         if constexpr (is_grouped(pass_))
                             keep_residuals(a, {row, column + q * 64, lane}, positive[q], p, lost, columns_too);
-                        stage(c, words);
+                        stage<true>(c, words);
                     }
                 watch.lap(score_second_output_k, c.thread == 0);
             }
