@@ -47,44 +47,26 @@ void check_alignment(frame_t& f, tensor_map_t const& map, std::uint32_t address)
         fail(std::string(f.name()) + ": the place in shared memory is no multiple of " + std::to_string(least));
 }
 
-/// One block's copy of a box. `mask`: also to the same places of these blocks of the cluster.
 template <int rank>
-void load_box(frame_t& f, std::uint32_t mask) {
-    std::uint32_t const to = f.u32(0), barrier_address = f.u32(2 + rank);
+void tensor_load(frame_t& f) {
+    std::uint32_t const to = f.u32(0);
     tensor_map_t const map = map_of(f, 1, rank);
     std::int64_t at[5] = {};
     for (int d = 0; d < rank; ++d) at[d] = static_cast<std::int32_t>(f.u32(2 + static_cast<std::size_t>(d)));
     check_alignment(f, map, to & 0xffffff);
     std::uint32_t const bytes = box_bytes(map);
-    for (std::size_t block = 0; block < self().block->cluster->blocks.size(); ++block) {
-        if (mask && !(mask >> block & 1)) continue;
-        std::uint32_t const there = mask ? cluster_address(to, static_cast<int>(block)) : to;
-        std::uint8_t* const shared = shared_at(there, bytes, 128);
-        mbarrier_t& barrier =
-            mbarrier_at(mask ? cluster_address(barrier_address, static_cast<int>(block)) : barrier_address);
-        if (poisons()) std::memset(shared, 0xff, bytes);
-        start(nullptr, [=, &barrier] {
-            walk_box(map, at, [&](std::uint32_t offset, std::uint8_t const* from) {
-                std::uint32_t const base = to & 0xffffff, place = swizzled(base + offset, map.swizzle) - base;
-                if (from) std::memcpy(shared + place, from, static_cast<std::size_t>(map.bytes));
-                else std::memset(shared + place, map.nan_outside ? 0xff : 0, static_cast<std::size_t>(map.bytes));
-            });
-            complete(barrier, bytes);
+    std::uint8_t* const shared = shared_at(to, bytes, 128);
+    mbarrier_t& barrier = mbarrier_at(f.u32(2 + rank));
+    if (poisons()) std::memset(shared, 0xff, bytes);
+    start(nullptr, [=, &barrier] {
+        walk_box(map, at, [&](std::uint32_t offset, std::uint8_t const* from) {
+            std::uint32_t const base = to & 0xffffff, place = swizzled(base + offset, map.swizzle) - base;
+            if (from) std::memcpy(shared + place, from, static_cast<std::size_t>(map.bytes));
+            else std::memset(shared + place, map.nan_outside ? 0xff : 0, static_cast<std::size_t>(map.bytes));
         });
-        if (!mask) break;
-    }
+        complete(barrier, bytes);
+    });
     perhaps_yield();
-}
-template <int rank>
-void tensor_load(frame_t& f) {
-    load_box<rank>(f, 0);
-}
-template <int rank>
-void tensor_multicast(frame_t& f) {
-    std::uint32_t const mask = f.u32(3 + rank) & 0xffff;
-    if (!mask || mask >> self().block->cluster->blocks.size())
-        fail("a multicast to blocks that are not in the cluster");
-    load_box<rank>(f, mask);
 }
 
 void bulk_load(frame_t& f) {
@@ -200,9 +182,6 @@ void add_copies(table_t& table) {
         table["cp.async.bulk.tensor.3d" + by + "tile.mbarrier::complete_tx::bytes"] = tensor_load<3>;
         table["cp.async.bulk" + by + "mbarrier::complete_tx::bytes"] = bulk_load;
     }
-    std::string const everywhere = ".shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster";
-    table["cp.async.bulk.tensor.2d" + everywhere] = tensor_multicast<2>;
-    table["cp.async.bulk.tensor.3d" + everywhere] = tensor_multicast<3>;
     table["cp.async.bulk.global.shared::cta.bulk_group"] = bulk_store;
     table["cp.async.bulk.tensor.2d.global.shared::cta.bulk_group"] = tensor_store<2>;
     table["cp.async.bulk.tensor.3d.global.shared::cta.bulk_group"] = tensor_store<3>;
