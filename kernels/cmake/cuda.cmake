@@ -41,6 +41,10 @@ if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)   # CMake before 3.25.2 does not kn
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 endif()
+# The code of five architectures packs to a sixth. Every driver of CUDA 13 unpacks it; those of CUDA 12 need not.
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13.0)
+  add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
+endif()
 set(SC_CUDA_SOURCES source/cuda_backend.cu source/cuda_collectives.cu)
 set(sc_gpu_architectures ${CMAKE_CUDA_ARCHITECTURES})
 function(sc_use_cuda)
