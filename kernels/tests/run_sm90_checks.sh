@@ -24,7 +24,7 @@ measure() {
     status=0
     timeout 20 "$1/sm90_probe" >"$out/sm90_cluster_probe.log" 2>&1
     timeout 120 "$1/sm90_checks" all >"$out/sm90_checks.log" 2>&1 || status=1
-    timeout 30 "$1/sm90_checks" fp16 >"$out/sm90_fp16_checks.log" 2>&1 || status=1
+    timeout 30 "$1/sm90_checks" variant fp16=1 >"$out/sm90_fp16_checks.log" 2>&1 || status=1
     tail -n 1 "$out/sm90_checks.log" "$out/sm90_fp16_checks.log"
     if command -v compute-sanitizer >/dev/null; then
         for tool in memcheck initcheck synccheck racecheck; do
@@ -34,9 +34,9 @@ measure() {
         done
     fi
     timeout 120 python3 "$here/sm90_bench.py" "$1/engine.so" --rows 1024 4096 16384 32768 65536 \
-        --config 0,0,0,0 0,0,0,0,1 >"$out/sm90_bench.log" 2>&1 || status=1
+        --config default fp16=1 >"$out/sm90_bench.log" 2>&1 || status=1
     timeout 60 python3 "$here/sm90_bench.py" "$1/engine.so" --rows 1024 16384 --t 100 \
-        --config 0,0,0,0 0,0,0,0,1 >"$out/sm90_bench_trained.log" 2>&1 || status=1
+        --config default fp16=1 >"$out/sm90_bench_trained.log" 2>&1 || status=1
     timeout 60 python3 "$here/sm90_bench.py" "$1/stages.so" --rows 1024 16384 --rounds 1 >"$out/sm90_stages.log" 2>&1 ||
         status=1
     grep R= "$out/sm90_bench.log" "$out/sm90_bench_trained.log"

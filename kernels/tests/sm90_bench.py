@@ -1,10 +1,11 @@
 """Times the sm90 engine's step beside two plain cuBLAS products (X X^T, then G X) of the same shape, in one run.
 
-    python3 sm90_bench.py ENGINE [--rows R ...] [--config wide,ring,lag,interleave[,fp16] ...]
-                         [--t T ...] [--rounds N] [--stages] [--foreign]
+    python3 sm90_bench.py ENGINE [--rows R ...] [--config [NAME:]TUNING ...] [--t T ...] [--rounds N]
+                         [--stages] [--foreign]
 
 Everything is replayed from CUDA graphs, interleaved. Prints the least and the median of each in ms, and the ratio of
-the least times to the products'. A configuration is the engine's sm90_tuning_t; 0,0,0,0 is its own choice by size.
+the least times to the products'. A tuning is `default`, or text such as wide=1,ring=6,lag=4,interleave=1
+(sm90_tuning.cuh).
 """
 
 import argparse
@@ -14,7 +15,6 @@ import torch
 from sm90_timing import clocks_of, graph_of, pointer, print_stage, sample
 
 DIMS = 1024
-CONFIG = (0, 0, 0, 0, 0)  # wide, ring, lag, interleave, fp16: what is not given
 STAGES = (
     "item wait",
     "score: products",
@@ -76,10 +76,10 @@ class Problem:
 
     def step(self, lib, config, foreign=False):
         """`(work(stream, stages), scratch bytes)` of the engine with one configuration."""
-        given = [int(i) for i in config.split(",")]
-        tuning = (ctypes.c_int * len(CONFIG))(*given, *CONFIG[len(given) :])
+        tuning = config.rpartition(":")[2].encode()
         candidates = self.rows if foreign else 0
         need = lib.bench_scratch(self.rows, candidates, tuning)
+        assert need, config
         self.scratch.append(torch.full((need,), 255, dtype=torch.uint8, device="cuda"))
         handle = lib.bench_open(self.rows, candidates, tuning, pointer(self.scratch[-1]))
         assert handle, config
@@ -103,18 +103,21 @@ def measure(lib, rows, t, args):
     graphs = {"cublas": problem.products()} if rows <= 65536 else {}
     for config in args.config:
         work, need = problem.step(lib, config)
-        graphs[f"{config} ({need / 2**20:.0f} MiB)"] = graph_of(work)
+        name = config.partition(":")[0]
+        graphs[f"{name} ({need / 2**20:.0f} MiB)"] = graph_of(work)
         if args.stages:
-            graphs |= parts_of(work, config)
+            graphs |= parts_of(work, name)
         if args.foreign:
             work, _ = problem.step(lib, config, foreign=True)
             work(torch.cuda.current_stream(), 1)
-            graphs[f"  foreign block {config}"] = graph_of(lambda stream, work=work: work(stream, 8))
+            graphs[f"  foreign block {name}"] = graph_of(lambda stream, work=work: work(stream, 8))
     times = {name: [] for name in graphs}
     count = 60 if rows <= 4096 else 10 if rows <= 16384 else 4 if rows <= 32768 else 2 if rows <= 262144 else 1
-    for _ in range(args.rounds):
-        for name, graph in graphs.items():
-            times[name] += sample(graph.replay, count)
+    names = list(graphs)
+    for turn in range(args.rounds):  # what runs first is fastest
+        first = turn * len(names) // args.rounds
+        for name in names[first:] + names[:first]:
+            times[name] += sample(graphs[name].replay, count)
     base = min(times.get("cublas", [float("nan")]))
     for name, values in times.items():
         least, median = min(values), sorted(values)[len(values) // 2]
@@ -134,7 +137,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", help="shared object of sm90_library.cu")
     parser.add_argument("--rows", type=int, nargs="+", default=[16384])
-    parser.add_argument("--config", nargs="+", default=["0,0,0,0"])
+    parser.add_argument("--config", nargs="+", default=["default"])
     parser.add_argument("--t", type=float, nargs="+", default=[10.0])
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--stages", action="store_true")

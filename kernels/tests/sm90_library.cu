@@ -3,6 +3,7 @@
 
 #include "scaling_contrasts/sm90/engine.cuh"
 #include "sm90_library.cuh"
+#include "sm90_tuning.cuh"
 
 using namespace scaling_contrasts;
 
@@ -24,19 +25,17 @@ gpu_problem_t article(int rows, int candidates) {
 }  // namespace
 
 extern "C" {
-/// What bench.py's --config gives, in its order.
-struct bench_tuning_t {
-    int wide, ring, lag, interleave, fp16;
-    operator sm90_tuning_t() const { return {wide, ring, lag, interleave != 0, false, fp16 != 0}; }
-};
-/// `candidates`: rows of a foreign block, 0 where there is none.
-size_t bench_scratch(int rows, int candidates, bench_tuning_t const* tuning) {
-    return sm90_engine_t::scratch_bytes(article(rows, candidates), *tuning);
+/// `candidates`: rows of a foreign block, 0 where there is none. `tuning`: see sm90_tuning.cuh. 0: there is no such.
+size_t bench_scratch(int rows, int candidates, char const* tuning) {
+    auto const given = tuning_of(tuning);
+    return given ? sm90_engine_t::scratch_bytes(article(rows, candidates), *given) : 0;
 }
-void* bench_open(int rows, int candidates, bench_tuning_t const* tuning, void* scratch) {
+void* bench_open(int rows, int candidates, char const* tuning, void* scratch) {
+    auto const given = tuning_of(tuning);
+    if (!given) return nullptr;
     auto b = std::make_unique<bench_t>();
     b->problem = article(rows, candidates);
-    if (report(b->engine.construct(b->problem, scratch, *tuning))) return nullptr;
+    if (report(b->engine.construct(b->problem, scratch, *given))) return nullptr;
     return b.release();
 }
 void bench_close(void* b) { delete static_cast<bench_t*>(b); }
