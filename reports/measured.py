@@ -17,19 +17,27 @@ from reports.text import (
     live_rows,
     loss_name,
     loss_order,
+    marked,
     measured_cell,
     memory_text,
     rate_text,
     significant,
     status_text,
+    step_text,
     system_label,
     time_text,
+    timed_trap,
 )
 
 OUR_SYSTEM = "native"
 # What the native loss executes (docs/metrics.md); for other systems only the nominal count is known.
 OUR_LADDER = "one_pass"
 PRODUCTS = "cublas_products"
+# What stands beside every table that shows times of such rows.
+TRAPS = (
+    "`(wrong)`: a documented trap, which fails the gate as expected and is timed all the same; it is in no ratio, and "
+    "never the fastest."
+)
 
 _USUAL = {
     "dims": "1024",
@@ -138,7 +146,8 @@ def loss_step(shape: Shape) -> Table:
         title=f"{shape.place}: best loss-step time, then memory per rank ({shape.setting})",
         columns=(Column(shape.place), *(Column(name, RIGHT) for name in series)),
         rows=tuple(body),
-        note=f"{shape.run.title}. Memory: {MEMORY_FIGURES[shape.memory_column]} (`{shape.memory_column}`).",
+        note=f"{shape.run.title}. Memory: {MEMORY_FIGURES[shape.memory_column]} (`{shape.memory_column}`)."
+        + (f" {TRAPS}" if any(map(timed_trap, shape.rows)) else ""),
         emphasis=frozenset(emphasis),
     )
 
@@ -178,7 +187,7 @@ def three_ways(shape: Shape, system: str = OUR_SYSTEM, absent: str = "not measur
                     str(size),
                     label,
                     loss_name(loss),
-                    time_text(number(row, "best_seconds")) if _timed(row) else status_text(row),
+                    step_text(row),
                     _against(ours.get(("one_set_sigmoid", size)), row, absent),
                     _against(ours.get((_formula(row), size)), row, absent),
                     _against(ours.get(("one_set_sigmoid", same_batch)), row, no_batch),
@@ -235,7 +244,7 @@ def timings(run: Run) -> Table:
         rows=tuple(body),
         note="Seconds per step, the slowest rank of each block. The fraction sets executed FLOPs against the rate of "
         f"plain products measured in the same run (`{PRODUCTS}`); it is known for the native loss only. "
-        "The two products are X X^T and G X of the same R.",
+        "The two products are X X^T and G X of the same R." + (f" {TRAPS}" if any(map(timed_trap, run.rows)) else ""),
     )
 
 
@@ -269,11 +278,18 @@ _ERRORS = ("loss", "embedding_gradient", "scale_gradient", "bias_gradient")
 
 def _timing_line(row: Row, products: Sequence[Row]) -> tuple[str, ...]:
     head = head_of(row)
-    if not _timed(row):
+    if not _timed(row) and not timed_trap(row):
         return (*head, status_text(row), *[""] * 9)
     best, median, mean, low, high, first = (
         number(row, f"{name}_seconds") for name in ("best", "median", "mean", "mean_low", "mean_high", "first_step")
     )
+    times = (
+        *("" if value is None else marked(row, time_text(value)) for value in (best, median, mean)),
+        "" if low is None or high is None else marked(row, f"{time_text(low)} to {time_text(high)}"),
+        "" if first is None else time_text(first),
+    )
+    if not _timed(row):
+        return (*head, *times, *[""] * 5)
     n, world, widest = live_rows(row), int(row["world_size"]), int(row["prefixes"].split()[-1])
     flops = cost.nominal_flops_per_rank(row["loss"], n, widest, world)
     rates = (
@@ -283,9 +299,7 @@ def _timing_line(row: Row, products: Sequence[Row]) -> tuple[str, ...]:
     )
     return (
         *head,
-        *("" if value is None else time_text(value) for value in (best, median, mean)),
-        "" if low is None or high is None else f"{time_text(low)} to {time_text(high)}",
-        "" if first is None else time_text(first),
+        *times,
         *(rates if comparable(row) else ("", "", "")),
         _fraction(row, products),
         _against_products(row, products),

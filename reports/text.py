@@ -94,13 +94,29 @@ def status_text(row: Row, with_reason: bool = False) -> str:
     return f"{words}: {row['reason']}" if with_reason and row["reason"] else words
 
 
+def timed_trap(row: Row) -> bool:
+    """Whether a row failed the gate as it was expected to, and was timed all the same."""
+    return row["status"] == row["expected_status"] == "wrong" and bool(row["best_seconds"])
+
+
+def step_text(row: Row) -> str:
+    """`0.433 ms`, `250 ms (wrong)` of a documented trap, or the status."""
+    if row["status"] != "ok" and not timed_trap(row):
+        return status_text(row)
+    return marked(row, time_text(number(row, "best_seconds"))) if row["best_seconds"] else "time not known"
+
+
+def marked(row: Row, text: str) -> str:
+    """A figure of a row, with the warning that its answers are wrong where they are."""
+    return f"{text} (wrong)" if text and row["status"] == "wrong" else text
+
+
 def measured_cell(row: Row, memory_column: str) -> str:
     """`0.433 ms · 34 MB`, or the status with its reason."""
-    if row["status"] != "ok":
+    if row["status"] != "ok" and not timed_trap(row):
         return status_text(row, with_reason=True)
-    seconds, memory = number(row, "best_seconds"), number(row, memory_column)
-    time = "time not known" if seconds is None else time_text(seconds)
-    return f"{time} · {'memory not known' if memory is None else memory_text(memory)}"
+    memory = number(row, memory_column)
+    return f"{step_text(row)} · {'memory not known' if memory is None else memory_text(memory)}"
 
 
 def live_rows(row: Row) -> int:

@@ -1,6 +1,6 @@
 """Tables of measured runs, from rows made up in conftest.py with round numbers."""
 
-from reports import claims, measured, published, store
+from reports import charts, claims, measured, published, store
 from reports.conditions import conditions
 from reports.facts import fastest, headline_shapes
 from tests.reports.made_up_results import add_run, quick_rows, row
@@ -301,3 +301,40 @@ def test_a_loss_of_its_own_is_nobody_s_peer(results):
     assert [cells[1] for cells in measured.three_ways(shape).rows] == ["open_clip bidir"]
     (arcface,) = [cells for cells in measured.timings(run).rows if cells[0].startswith("metric_learning")]
     assert arcface[5] == "1.00 ms" and arcface[10:13] == ("", "", "")
+
+
+def test_a_trap_that_was_timed_is_marked_and_in_no_comparison(results):
+    """The fastest row of all is a documented trap: its time stands marked, and everything that compares ignores it."""
+    trap = {"status": "wrong", "expected_status": "wrong", "reason": "dX off"}
+    rows = [
+        row("native", "one_set_sigmoid", "one_set", 256, 2.0, 3, device="cuda"),
+        row("cublas_products", "one_set_sigmoid", "graph", 256, 1.0, 3, device="cuda"),
+        row("grad_cache", "info_nce", "whole", 256, 9.0, 40, device="cuda"),
+        row("grad_cache", "info_nce", "naive_4", 256, 0.5, 12, device="cuda", **trap),
+        row("grad_cache", "info_nce", "naive_16", 256, 0.25, 6, device="cuda", status="wrong", reason="unexpected"),
+    ]
+    add_run(results, "gpu", "peers", "20260101T000000Z-aaaa", rows)
+    (run,) = store.load(results).runs
+    (shape,) = measured.shapes(run)
+    table = measured.loss_step(shape)
+    heads = [column.name for column in table.columns]
+    cells = dict(zip(heads, table.rows[1], strict=True))
+    assert cells["grad_cache naive_4"] == "0.500 ms (wrong) · 12 MB"
+    assert cells["grad_cache naive_16"] == "wrong: unexpected", "only an expected one is timed"
+    assert table.emphasis == {(1, heads.index("native one_set"))} and "documented trap" in table.note
+    ways = {line[1]: line[3:] for line in measured.three_ways(shape).rows}
+    assert ways["grad_cache naive_4"] == ("0.500 ms (wrong)", "2.00 ms", "not measured", "R = 512 not measured")
+    assert ways["grad_cache whole"][1] == "2.00 ms, 4.50x faster"
+    times = {line[0]: line[5:] for line in measured.timings(run).rows}
+    assert times["grad_cache naive_4"] == (
+        *("0.500 ms (wrong)", "0.505 ms (wrong)", "0.510 ms (wrong)", "0.505 ms to 0.515 ms (wrong)", "2.50 ms"),
+        *[""] * 5,
+    )
+    assert times["grad_cache naive_16"] == ("wrong", *[""] * 9)
+    assert times["grad_cache whole"][-1] == "9.00x"
+    assert fastest(shape.rows, "native")[1]["variant"] == "whole"
+    assert [each.label for each in charts.series_of(shape, charts.TIME) if "naive_4" in each.label] == []
+
+
+def test_tables_without_traps_do_not_explain_them(measured_shape):
+    assert "trap" not in measured.loss_step(measured_shape).note + measured.three_ways(measured_shape).note
