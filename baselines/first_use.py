@@ -17,12 +17,13 @@ class TorchMeter:
 
     def __init__(self) -> None:
         self._triton_compile = self._triton_autotune = 0.0
-        self._dynamo_before = _dynamo_seconds()
-        if "triton" in sys.modules:
-            self._listen()
+        self.prepared()
 
-    def _listen(self) -> None:
-        knobs = getattr(sys.modules["triton"], "knobs", None)
+    def prepared(self) -> None:
+        """To be called when a system is prepared, too: it may have captured a graph of Triton's kernels, whose
+        compiling counts, have imported Triton, and have tried whether torch.compile works at all, which does not."""
+        self._dynamo_before = _dynamo_seconds()
+        knobs = getattr(sys.modules.get("triton"), "knobs", None)
         for group, listener in (("compilation", self._compiled), ("autotuning", self._autotuned)):
             settings = getattr(knobs, group, None)
             if settings is not None and hasattr(settings, "listener"):

@@ -77,8 +77,9 @@ class TorchSystem:
         stored = math.log(scale) if self.declares.scale_parameter == "log_scale" else scale
         self.scale_parameter = torch.tensor(stored, dtype=torch.float32, device=self.device, requires_grad=True)
         self.bias = torch.tensor(self.case["bias"], dtype=torch.float32, device=self.device, requires_grad=True)
-        self.prepare()
         self._first_use = TorchMeter()
+        self.prepare()
+        self._first_use.prepared()
 
     def first_use(self) -> dict[str, float | None]:
         return self._first_use.seconds()

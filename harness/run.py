@@ -22,6 +22,8 @@ from harness.store import CHECK, Store
 HASHED_ELEMENTS = 1 << 26  # of one set: larger inputs are not hashed, it would take minutes
 # Fields of a protocol that the harness minds; a worker needs the others.
 _HARNESS_FIELDS = ("rounds", "together", "maximum_range", "retries")
+# What a process that has checked the case cannot tell: its first step and collective came in the check.
+_NOT_FIRST = ("first_step_seconds", "first_collective_seconds")
 
 
 class Campaign:
@@ -127,8 +129,7 @@ class Campaign:
             record, outcome = self._check(each)
             self._keep(each, CHECK, record)
             if self._together and not self._failed(each):
-                # Its first step came long before, in the check.
-                self._keep(each, "0", _timed(outcome) | dict.fromkeys(summary.first_use_of(outcome.events)))
+                self._keep(each, "0", _timed(outcome) | dict.fromkeys(_NOT_FIRST))
             what = _check_text(record)
             rounds = self.configuration.rounds_apart
             predicted = sum(other.total_seconds(rounds) for other in todo[done + 1 :])

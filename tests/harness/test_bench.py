@@ -101,13 +101,15 @@ def test_an_expected_status_does_not_fail_the_run(bench):
 
 
 def test_one_process_may_check_and_time_a_case(bench):
-    bench.system("probe", {"sleep": {"sleep_seconds": 0.01}})
+    first_use = {"compile_seconds": 2.5, "autotune_seconds": 0.5}
+    bench.system("probe", {"sleep": {"sleep_seconds": 0.01} | first_use})
     done = bench.run("protocol.together=true", "protocol.rounds=1")
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = records.read_rows(bench.runs()[0] / "rows.csv")
     assert (row["status"], row["rounds"], row["samples"]) == ("ok", "1", "2")
     assert float(row["loss_error"]) == 0.0 and 0.01 <= float(row["best_seconds"]) < 0.02
     assert row["first_step_seconds"] == "", "its first step was the check's"
+    assert (row["compile_seconds"], row["autotune_seconds"]) == ("2.5", "0.5"), "known whenever it was"
     assert "round 1" not in done.stdout + done.stderr, "no launch of its own"
 
 
