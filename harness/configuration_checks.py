@@ -21,6 +21,7 @@ def check(values: dict[str, Any]) -> None:
         if values[name] is None:
             raise ConfigurationError(f"{name} is null; leave it out for the usual one, or give a value")
     _names(values, "losses", None)
+    _names(values, "same_batch", None, "'native:one_set'")
     _names(values, "states", tuple(STATES))
     for name, known in (("labels", LABEL_LAYOUTS), ("dtype", DTYPES), ("gradient_dtype", DTYPES)):
         _one_of(name, values[name], known)
@@ -94,13 +95,15 @@ def _check_surroundings(launch: dict[str, Any], machine: dict[str, Any]) -> None
         raise ConfigurationError(f"machine.lock_folder is {lock_folder!r}; give a path")
 
 
-def _names(values: dict[str, Any], field: str, known: Sequence[str] | None) -> None:
+def _names(values: dict[str, Any], field: str, known: Sequence[str] | None, example: str = LOSSES[0]) -> None:
     """A list of names, or null. `known` None: whoever reads the registry checks them."""
     given = values[field]
     if given is None:
         return
     if not isinstance(given, list) or not given:
-        raise ConfigurationError(f"{field} is {given!r}; give a list, such as {field}=[{(known or LOSSES)[0]}]")
+        raise ConfigurationError(
+            f"{field} is {given!r}; give a list, such as {field}=[{known[0] if known else example}]"
+        )
     for name in given if known else ():
         _one_of(field, name, known)
 

@@ -88,9 +88,19 @@ def _matrix(
     for nodes, world_size in _worlds(configuration, machine, device):
         for state in configuration.states:
             for rows in configuration.rows or _no("rows"):
-                for system, variant in chosen:
-                    case = _case(configuration, system, variant, device, nodes, world_size, state, rows)
+                sized = [(rows, *each) for each in chosen]
+                sized += [(2 * rows, *each) for each in _same_batch(configuration, chosen)]
+                for size, system, variant in sized:
+                    case = _case(configuration, system, variant, device, nodes, world_size, state, size)
                     yield case, system, variant
+
+
+def _same_batch(configuration: Configuration, chosen: Sequence[tuple[System, Variant]]) -> list[tuple[System, Variant]]:
+    """The chosen systems that `same_batch` names, if a two-set loss is chosen with them: those for the same pairs."""
+    if all(sets_of(variant.loss) == 1 for _, variant in chosen):
+        return []
+    named = configuration.same_batch or []
+    return [(system, variant) for system, variant in chosen if f"{system.name}:{variant.name}" in named]
 
 
 def _no(field: str):

@@ -1,7 +1,10 @@
 import pytest
 
-from harness import configuration, configuration_checks
+from harness import configuration, configuration_checks, plan
 from harness.cases import ConfigurationError
+from harness.machine import Machine
+
+MACHINE = Machine(cores=8, memory_bytes=16 << 30, cpu_name="cpu", cpu_slug="cpu")
 
 
 @pytest.mark.parametrize("campaign", configuration.options("campaign"))
@@ -11,6 +14,17 @@ def test_every_campaign_composes(campaign):
     assert chosen.protocol["name"] in ("quick", "standard", "survey")
     for device in ("cpu", "cuda"):
         assert all(matrix.rows for matrix in chosen.for_device(device).matrices())
+
+
+@pytest.mark.parametrize("campaign", ["quick", "devices", "scale_up", "scale_up_peers", "peers", "peers_strongest"])
+def test_the_one_set_loss_is_measured_at_the_batches_of_two_set_systems(campaign):
+    """What the report's reading by the same batch of pairs needs: native one_set at 2R for every two-set row."""
+    chosen = configuration.compose([f"campaign={campaign}"])
+    for device in [chosen.device] if chosen.device else ["cpu", "cuda"]:
+        found = [each.case for each in plan.enumerate_cases(chosen.for_device(device), MACHINE)]
+        ours = {(case.rows, case.world_size) for case in found if (case.system, case.variant) == ("native", "one_set")}
+        peers = {(2 * case.rows, case.world_size) for case in found if case.loss in ("two_set_sigmoid", "info_nce")}
+        assert peers and peers <= ours, device
 
 
 def test_fields_that_parts_set_are_not_set_beside_them():
@@ -84,6 +98,7 @@ def test_a_changed_protocol_is_custom_but_rounds_may_vary():
         ("rows=[0]", "whole numbers"),
         ("rows=1024", "whole numbers"),
         ("rows=[a]", "whole numbers"),
+        ("same_batch=native", "give a list, such as same_batch="),
         ("rows=[1,", "cannot read"),
         ("rows=1,2", "cannot read"),
         ("dims=0", "at least 1"),

@@ -208,3 +208,17 @@ def test_a_campaign_may_have_several_matrices(two_devices):
     found = planned(two_devices, CPU, parts)
     shapes = {(each.case.rows, each.case.dims, each.case.labels) for each in found}
     assert shapes == {(8, 16, "pairs"), (8, 1024, "fours"), (16, 1024, "fours")}
+
+
+def test_named_systems_are_measured_at_the_same_batch_of_pairs_too(bench):
+    """B pairs are B rows of two sets and 2B rows of one: beside two-set peers at R, a one-set system at 2R."""
+    bench.system("ours", {"one": {"loss": "one_set_sigmoid"}, "other": {"loss": "one_set_sigmoid"}})
+    bench.system("peer", {"two": {"loss": "two_set_sigmoid"}})
+    given = ["rows=[8,16]", "same_batch=['ours:one']"]
+    shapes = [(each.case.title.split()[0], each.case.rows) for each in planned(bench, CPU, *given)]
+    assert shapes == [
+        *(("ours:one", 8), ("ours:other", 8), ("peer:two", 8), ("ours:one", 16)),
+        *(("ours:other", 16), ("peer:two", 16), ("ours:one", 32)),
+    ]
+    for overrides in (["systems=[ours]"], ["losses=[two_set_sigmoid]"], ["same_batch=null"]):
+        assert {each.case.rows for each in planned(bench, CPU, *given, *overrides)} == {8, 16}, overrides
