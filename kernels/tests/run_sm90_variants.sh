@@ -11,6 +11,7 @@ variants() {
     cat <<END
 default default
 ring6 wide=1,ring=6,lag=4,interleave=1
+corrected corrected=1
 END
 }
 

@@ -19,6 +19,7 @@ struct sm90_tuning_t {
     bool interleave = false;  ///< score and gradient items alternate
     bool general = false;     ///< take the general path for the article's ladder, too (tests)
     bool fp16 = false;        ///< rows and weights as fp16, in scratch; the article's ladder alone
+    bool corrected = false;   ///< the article's ladder in bf16: tiles of the diagonal take straight code, too
 };
 
 class sm90_engine_t {
@@ -183,13 +184,16 @@ class sm90_engine_t {
     template <class work_at>
     gpu_status_t for_kind(work_at const& work) const {
         if (!fast_) return work(sm90::general_t{});
+        if (tuning_.corrected) return work(sm90::corrected_t<sm90::article_t<false>>{});
         if (tuning_.fp16) return work(sm90::article_t<true>{});
         return work(sm90::article_t<false>{});
     }
     /// The same of the kernel that scores pairs.
     template <class work_at>
     gpu_status_t for_pair_kind(work_at const& work) const {
-        return for_kind([&]<class kind_>(kind_) { return work(sm90::both_sides_t<kind_>{}); });
+        if (!fast_) return work(sm90::both_sides_t<sm90::general_t>{});
+        if (tuning_.fp16) return work(sm90::both_sides_t<sm90::article_t<true>>{});
+        return work(sm90::both_sides_t<sm90::article_t<false>>{});
     }
     template <class kind_>
     gpu_status_t launch_step(sm90::maps_of<kind_> const& maps, sm90::params_t const& a, cudaStream_t stream) const {
@@ -231,6 +235,8 @@ class sm90_engine_t {
         }
         fast_ = article && uniform && !tuning.general;
         if (tuning.fp16 && !fast_) return refuse("fp16 weights are for the article's ladder");
+        if (tuning.corrected && (!fast_ || tuning.fp16 || p.pairs_once))
+            return refuse("corrected tiles are for the article's ladder, in bf16, with blocks scored for one GPU");
         for (int band = 0; band < a_.prefixes; ++band) {
             int const begin = band ? int(p.prefixes[band - 1]) : 0, end = int(p.prefixes[band]);
             for (int column = begin; column < end; column += sm90::piece_k)

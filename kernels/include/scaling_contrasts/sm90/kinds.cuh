@@ -10,7 +10,7 @@ namespace scaling_contrasts::sm90 {
 /// Any ladder: weights wait in memory, band by band.
 struct general_t {
     using pair = ptx::bf16_pair_t;
-    static constexpr bool fast = false, fp16 = false, gives_back = false, both = false;
+    static constexpr bool fast = false, fp16 = false, gives_back = false, both = false, corrected = false;
 };
 
 /// The article's ladder. `fp16_`: rows and weights are fp16, rows scaled by powers of two (prepare.cuh). `gives_back`:
@@ -18,7 +18,13 @@ struct general_t {
 template <bool fp16_>
 struct article_t {
     using pair = std::conditional_t<fp16_, ptx::fp16_pair_t, ptx::bf16_pair_t>;
-    static constexpr bool fast = true, fp16 = fp16_, gives_back = true, both = false;
+    static constexpr bool fast = true, fp16 = fp16_, gives_back = true, both = false, corrected = false;
+};
+
+/// Where positives, self pairs and absent cells are among cells far below zero, straight code is corrected for them.
+template <class kind_>
+struct corrected_t : kind_ {
+    static constexpr bool corrected = true;
 };
 
 /// The same for a block of another device's rows that is scored for both devices: the candidates get gradients, too.

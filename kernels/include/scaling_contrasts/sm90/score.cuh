@@ -13,6 +13,8 @@ namespace scaling_contrasts::sm90 {
 
 /// Where no sum of sixteen e^logit reaches this: sigmoid = e - e^2, softplus = e - e^2 / 2 + e^3 / 3.
 constexpr float far_k = 1.f / 128;
+/// Positives stay below it there: logits of at most 0, and what rounding adds.
+constexpr float positive_k = 2.0625f;
 
 /// Column sums of a warp's 16 rows x 128 columns, from packed pairs with rows r and r + 8 already added. Lane l ends
 /// with the four columns from summed_chunk(l) * 8 + (l & 3) * 2: two of that chunk, two of the next.
@@ -64,6 +66,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         c.base + shared::at_stats(0, 0) + (item.k & 2) * shared::stats_k * 4;  // inverse norms, then labels
     uint32_t const at_columns = at_rows + shared::stats_k * 4;                 // labels, then inverse norms
     uint32_t const at_piece = c.base + shared::at_stash + c.thread * 16;       // this thread's part of a stashed plane
+    uint32_t const at_marks = c.base + shared::at_marks + c.thread * 16;
     uint8_t* const tile = a.weights + int64_t(item.slot) * prefixes * plane_bytes_k;
 
     float acc[64] = {};  // dot products: [chunk of 8 columns][row r: 2 columns, row r + 8: 2 columns]
@@ -152,22 +155,60 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         }
         return !__any_sync(~0u, !(fmaxf(fmaxf(e4[0], e4[1]), fmaxf(e4[2], e4[3])) < far_k));
     };
-    auto far_band = [&](int p, float u0, float u1) {  // true if it was allowed
+    bool correctable = false;            // special cells may be far below zero all the same
+    uint32_t marked = 0;                 // a bit for 16 columns that hold them
+    float positive_loss, positive_grad;  // of a band's positives far below zero
+    bool hot;                            // not all of them are
+    // A marked cell's weight; adds it to these, and takes it out of what is summed as negatives.
+    auto marked_weight = [&](int p, int cell, uint32_t marks, float q, float& e) {
+        float weight = 0.f;
+        if constexpr (kind_::corrected)
+            if (!(marks & 0x10000)) {
+                float const sum = 1.f + e, r = ptx::rcp(sum);
+                hot |= !(sum < positive_k);
+                positive_loss += ptx::lg2(sum) - fmaf(acc[cell], q, scale.b2);
+                positive_grad -= r;
+                weight = -r * q;
+                if constexpr (kind_::gives_back) {
+                    if (positives < kept_k) kept[positives][p] = weight, kept_cell[positives] = cell;
+                    ++positives;
+                }
+            }
+        e = 0.f;
+        return weight;
+    };
+    // True if it was allowed. `marked_`: with positives and absent cells, whose columns have a bit in `marked`.
+    auto far_band = [&]<bool marked_>(std::bool_constant<marked_>, int p, float u0, float u1) {
         float e4[4] = {}, squares[4] = {}, row_s[2][2] = {};
         uint32_t columns[16];
+        if constexpr (marked_) positives = 0, hot = false, positive_loss = positive_grad = 0.f;
 #pragma unroll
         for (int h = 0; h < 8; ++h) {  // 16 columns: eight cells a thread
             float4 const v = norm[h];
             float const* d = acc + h * 8;
             float w[8];
+            auto cells = [&]<bool with_marks_>(std::bool_constant<with_marks_>, uint32_t marks) {
 #pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                float const q = (i & 2 ? u1 : u0) * (i < 4 ? (i & 1 ? v.y : v.x) : (i & 1 ? v.w : v.z));
-                float const e = ptx::ex2(fmaf(d[i], q, scale.b2));
-                e4[i & 3] += e;
-                squares[i & 3] = fmaf(e, e, squares[i & 3]);
-                w[i] = fmaf(-e, e, e) * q;
-                row_s[i >> 1 & 1][i & 1] = fmaf(w[i], d[i], row_s[i >> 1 & 1][i & 1]);
+                for (int i = 0; i < 8; ++i) {
+                    float const q = (i & 2 ? u1 : u0) * (i < 4 ? (i & 1 ? v.y : v.x) : (i & 1 ? v.w : v.z));
+                    float e = ptx::ex2(fmaf(d[i], q, scale.b2)), other = 0.f;
+                    if constexpr (with_marks_)
+                        if (marks >> i & 0x10001) other = marked_weight(p, h * 8 + i, marks >> i, q, e);
+                    e4[i & 3] += e;
+                    squares[i & 3] = fmaf(e, e, squares[i & 3]);
+                    w[i] = fmaf(-e, e, e) * q;
+                    if constexpr (with_marks_) w[i] += other;
+                    row_s[i >> 1 & 1][i & 1] = fmaf(w[i], d[i], row_s[i >> 1 & 1][i & 1]);
+                }
+            };
+            if constexpr (marked_) {
+                if (marked >> h & 1) {
+                    cells(std::true_type{}, uint32_t(ptx::load_int(at_marks + h / 2 * 4)) >> h % 2 * 8);
+                } else {
+                    cells(std::false_type{}, 0u);
+                }
+            } else {
+                cells(std::false_type{}, 0u);
             }
             uint32_t s2[4];
 #pragma unroll
@@ -179,7 +220,8 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             columns[2 * h] = ptx::add_bf16x2(s2[0], s2[1]);
             columns[2 * h + 1] = ptx::add_bf16x2(s2[2], s2[3]);
         }
-        if (__any_sync(~0u, !(fmaxf(fmaxf(e4[0], e4[1]), fmaxf(e4[2], e4[3])) < far_k))) return false;
+        bool const near = !(fmaxf(fmaxf(e4[0], e4[1]), fmaxf(e4[2], e4[3])) < far_k);
+        if (__any_sync(~0u, marked_ ? near | hot : near)) return false;
         // sixteen like cells stand in for the sum of e^3
         float const e = (e4[0] + e4[1]) + (e4[2] + e4[3]),
                     g = e - ((squares[0] + squares[1]) + (squares[2] + squares[3]));
@@ -189,6 +231,10 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         float const omega = kind_::fast ? 1.f : a.omega[p];
         loss = fmaf(omega, fmaf(0.5f, e + g, cubes * (1.f / 3)), loss);
         grad = fmaf(omega, g + cubes, grad);
+        if constexpr (marked_) {
+            loss = fmaf(omega, ln2_k * positive_loss, loss);
+            grad = fmaf(omega, positive_grad, grad);
+        }
         // lanes 0 and 1 of the four that hold two rows get a row's sum each
         float const s0 = row_s[0][0] + row_s[0][1], s1 = row_s[1][0] + row_s[1][1];
         float row = (lane & 1 ? s1 : s0) + __shfl_xor_sync(~0u, lane & 1 ? s0 : s1, 1);
@@ -224,10 +270,18 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                     (a.own && !a.self_pairs && r == J * tile_k + at))
                     marks[group] |= 0x10000u << i;
             }
-        ptx::store_b128(c.base + shared::at_marks + c.thread * 16, marks[0], marks[1], marks[2], marks[3]);
+        ptx::store_b128(at_marks, marks[0], marks[1], marks[2], marks[3]);
+        if constexpr (kind_::corrected) {
+#pragma unroll
+            for (int h = 0; h < 8; ++h)
+                marked |= uint32_t(__any_sync(~0u, (marks[h / 2] >> h % 2 * 8 & 0xff00ff) != 0)) << h;
+            // columns' sums would take positives as bf16
+            bool const positive = (marks[0] | marks[1] | marks[2] | marks[3]) & 0xffff;
+            correctable = (!kind_::both && a.own && I == J) || !__any_sync(~0u, positive);
+        }
     };
     auto load_marks = [&](uint32_t (&marks)[4]) {
-        uint4 const v = ptx::load_b128(c.base + shared::at_marks + c.thread * 16);
+        uint4 const v = ptx::load_b128(at_marks);
         marks[0] = v.x, marks[1] = v.y, marks[2] = v.z, marks[3] = v.w;
     };
 
@@ -371,9 +425,11 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         bool exact = special | !(kind_::fast || a.omega[p] == 1.f);
         if (!exact) {
             exact = c.exact >> p & 1 ? !is_far(u0, u1) : false;
-            if (!exact) exact = !far_band(p, u0, u1);
+            if (!exact) exact = !far_band(std::false_type{}, p, u0, u1);
             c.exact = (c.exact & ~(1u << p)) | uint32_t(exact) << p;
         }
+        if constexpr (kind_::corrected)
+            if (special && correctable) exact = !far_band(std::true_type{}, p, u0, u1);
         if (exact) exact_band(p, u0, u1);
         if constexpr (kind_::fast) {
             if (p < stash_k)

@@ -1,0 +1,126 @@
+// The sm90 engine's options for few rows, run by the emulator.
+#include "cuda_sm90.cuh"
+#include "engines.hpp"
+#include "scaling_contrasts/sm90/engine.cuh"
+
+using namespace scaling_contrasts;
+using emulated::make_problem;
+
+namespace {
+
+std::vector<int> const article_k = {64, 128, 256, 512, 1024};
+
+/// One device's step with a tuning, in scratch that can be spoilt between steps.
+class tuned_step_t final : public gpu::device_step_t {
+  public:
+    tuned_step_t(bench::step_inputs_t const& in, sm90_tuning_t const& tuning)
+        : in_(in),
+          problem_(in.problem),
+          scratch_(in.ledger, std::int64_t(sm90_engine_t::scratch_bytes(given(), tuning))) {
+        bench::require(engine_.construct(given(), scratch_.data(), tuning));
+    }
+    void begin(cudaStream_t stream) override {
+        bench::require(engine_.begin(in_.sets[0].embeddings, in_.sets[0].labels, in_.device * problem_.rows, in_.scale,
+                                     in_.bias, stream));
+    }
+    void score(gpu::candidates_t const& block, cudaStream_t stream) override {
+        auto const live = static_cast<std::uint32_t>(gpu::live_of(problem_, block));
+        bench::require(engine_.score(block.embeddings[0], block.labels, live, live, block.device * problem_.rows,
+                                     block.device == in_.device, stream, block.stays));
+    }
+    void finish(cudaStream_t stream) override {
+        bench::require(engine_.finish(in_.sets[0].gradient, nullptr, stream, in_.out));
+    }
+    std::int64_t launches() const override { return 4; }
+    bool takes_groups() const override { return true; }
+
+    void spoil_scratch() { std::memset(scratch_.data(), 0xff, static_cast<std::size_t>(scratch_.bytes())); }
+
+  private:
+    gpu_problem_t given() const { return bench::gpu_problem(problem_, in_.device); }
+
+    bench::step_inputs_t in_;
+    problem_t problem_;
+    gpu::buffer_t<std::byte> scratch_;
+    sm90_engine_t engine_;
+};
+
+struct variant_t {
+    char const* name;
+    sm90_tuning_t tuning;
+    emulated::make_step_t make() const {
+        return [tuning = tuning](bench::step_inputs_t const& in) { return std::make_unique<tuned_step_t>(in, tuning); };
+    }
+};
+
+void check(problem_t const& problem, variant_t const& variant, std::vector<std::int64_t> const& zero_rows = {}) {
+    emulated::check(3e-3, problem, variant.make(), std::string("sm90 ") + variant.name, 0, zero_rows);
+}
+
+/// The same bits in whatever order threads run and copies land, and in the next step on what memory holds then.
+void check_bits(problem_t const& problem, variant_t const& variant) {
+    auto const data = fixture::make_data(problem);
+    auto const bytes = static_cast<std::size_t>(problem.rows * problem.dims) *
+                       (problem.gradient_type == gradient_type_t::float32_k ? 4 : 2);
+    std::vector<std::byte> first;
+    double first_out[3];
+    for (auto timing : {emulation::timing_t::eager_k, emulation::timing_t::late_k, emulation::timing_t::shuffled_k}) {
+        emulation::options().timing = timing;
+        emulated::device_t device(problem, data, 0, variant.make(), 0);
+        for (int step = 0; step < 3; ++step) {
+            device.step->begin({});
+            device.step->score(device.block(0), {});
+            device.step->finish({});
+            auto& gradient = device.gradients[0];
+            if (first.empty()) {
+                first.assign(gradient.data(), gradient.data() + bytes);
+                std::copy_n(device.out.data(), 3, first_out);
+            }
+            testing::expect(!std::memcmp(first.data(), gradient.data(), bytes) &&
+                                std::equal(first_out, first_out + 3, device.out.data()),
+                            fixture::describe(problem, variant.name) + ": bits repeat in " + emulated::name_of(timing) +
+                                " step " + std::to_string(step));
+            static_cast<tuned_step_t&>(*device.step).spoil_scratch();
+            std::memset(gradient.data(), 0xff, bytes);
+            std::memset(device.out.data(), 0xff, 3 * sizeof(double));
+        }
+    }
+}
+
+void all(variant_t const& variant) {
+    auto problem = make_problem(loss_t::one_set_sigmoid_k, 300, {270}, article_k, 1024);
+    for (auto labels :
+         {label_layout_t::pairs_k, label_layout_t::equal_k, label_layout_t::distinct_k, label_layout_t::mixed_k}) {
+        problem.labels = labels, problem.scale = 10, problem.bias = -10;
+        check(problem, variant);
+    }
+    problem.gradient_type = gradient_type_t::float32_k;
+    for (auto [scale, bias] : {std::pair{10.0, -1.0}, {100.0, -10.0}, {100.0, -1.0}, {1.0, -12.0}}) {
+        problem.labels = scale == 1 ? label_layout_t::pairs_k : label_layout_t::mixed_k;
+        problem.scale = scale, problem.bias = bias;
+        check(problem, variant, {0, 77});
+    }
+    problem = make_problem(loss_t::one_set_sigmoid_k, 256, {256}, article_k, 1024);
+    problem.self_pairs = true, problem.scale = 2, problem.bias = -8;
+    check(problem, variant);
+    for (std::int64_t rows : {1, 2, 65, 129})
+        check(make_problem(loss_t::one_set_sigmoid_k, rows, {rows}, article_k, 1024), variant);
+}
+
+void bits(variant_t const& variant) {
+    auto problem = make_problem(loss_t::one_set_sigmoid_k, 290, {290}, article_k, 1024);
+    check_bits(problem, variant);
+    problem.labels = label_layout_t::mixed_k, problem.scale = 100;
+    check_bits(problem, variant);
+}
+
+}  // namespace
+
+int main() {
+    emulation::options().major = 9;
+    emulation::options().multiprocessors = 3;
+    sm90_tuning_t corrected;
+    corrected.corrected = true;
+    for (auto const& variant : {variant_t{"corrected", corrected}}) all(variant), bits(variant);
+    return testing::report();
+}
