@@ -35,3 +35,16 @@ def test_variants_that_differ_have_lines_of_their_own() -> None:
     )
     assert found["metric_learning", "nt_xent"]["scale_gradient"] == "none"
     assert found["cublas_products", "graph"]["loss"] == "none"
+
+
+def test_the_native_loss_has_its_lines() -> None:
+    pytest.importorskip("torch")
+    found = {(row["system"], variant): row for row in declarations.rows() for variant in row["variants"].split()}
+    factors = ("loss_factor", "feature_gradient_factor", "scalar_gradient_factor")
+    for variant, sets, bias in (("one_set", "1", "bias"), ("two_set", "2", "bias"), ("info_nce", "2", "none")):
+        row = found["native", variant]
+        assert (row["sets"], row["negatives"], row["bias_gradient"]) == (sets, "global", bias)
+        assert [row[name] for name in factors] == ["1", "1", "1"], "all outputs are of the global mean loss"
+    forward = found["native", "two_set_forward"]
+    assert [forward[name] for name in factors] == ["1", "", ""] and forward["scale_gradient"] == "none"
+    assert ("native_all_reduce", "auto") not in found, "no loss of its own, and no declaration"

@@ -1,11 +1,14 @@
 """The binary's side of the worker contract: events, blocks, known sleeps and sizes, bad input, inputs' digest."""
 
+import csv
+import dataclasses
 import json
 import os
 import time
 
 import pytest
 
+from baselines import declarations
 from harness import inputs
 from harness.sensors import FIELDS
 from tests.kernels.binary import base_case, events_of, flags, run
@@ -49,6 +52,17 @@ def test_events_of_all_actions(tmp_path):
     assert memory["allocated_peak_bytes"] > memory["input_bytes"] + memory["gradient_bytes"]
     assert len(by_name(events, "check")[0]["rows"]) == 16
     assert end == {"event": "end", "status": "ok", "reason": ""}
+
+
+@pytest.mark.parametrize("loss, sets", [("one_set_sigmoid", 1), ("two_set_sigmoid", 2), ("info_nce", 2)])
+def test_the_report_s_table_says_what_the_binary_declares(tmp_path, loss, sets):
+    assert run("--folder", tmp_path, *flags(base_case(loss=loss)), *QUICK, "--actions", "memory").returncode == 0
+    declared = events_of(tmp_path)[0]["declares"]
+    stated = dataclasses.asdict(declarations.NATIVE[sets])
+    assert set(declared) < set(stated) and declared == {name: stated[name] for name in declared}
+    with declarations.FILE.open(encoding="utf-8", newline="") as stream:
+        lines = [row for row in csv.DictReader(stream) if row["system"] == "native" and row["loss"] == loss]
+    assert lines and all(line["normalisation"] == declared["normalisation"] for line in lines)
 
 
 def test_the_protocol_reads_a_known_sleep_and_a_known_size(tmp_path):
