@@ -174,6 +174,9 @@ def _ratios(one: Row, other: Row, base: Side, new: Side, peer: str) -> tuple[Ran
 
 def compare_afresh(base: Side, options: Mapping[str, Any]) -> Comparison:
     """Measure BASE's cases now and compare. A change found is measured once more, and stands only if seen twice."""
+    least = options["minimum_rounds"]
+    if few := sum(0 < int(row["rounds"] or 0) < least for row in base.rows):  # before minutes are spent on them
+        print(f"regress: fewer than {least} rounds in {few} rows of BASE: their times are ambiguous", file=sys.stderr)
     first = compare(base, load(measure_again(base.rows, options), "new"), options)
     changed = [finding for finding in first.findings if finding.verdict in CHANGES or finding.memory_grew]
     if not options["confirm"] or not changed:

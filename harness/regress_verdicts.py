@@ -16,7 +16,7 @@ class Settings:
 
     minimum_effect: float = 0.03
     maximum_range: float = 0.03
-    minimum_rounds: int = 3
+    minimum_rounds: int = 5
     memory_relative: float = 0.01
     memory_absolute_bytes: int = 2 << 20
     unsteady_memory_relative: float = 0.01

@@ -55,9 +55,19 @@ def test_wide_ranges_need_twice_their_spread(pair, capsys):
     capsys.readouterr()
 
 
-def test_one_round_has_no_range(pair, capsys):
-    assert pair([timed([10e-3])], [timed([20e-3])]) == 0
-    assert "fewer than 3 rounds" in capsys.readouterr().out
+@pytest.mark.parametrize("rounds", [(1, 1), (3, 5), (5, 4), (5, 5)])
+def test_verdicts_are_of_five_rounds_on_both_sides(pair, capsys, rounds):
+    """Twice as slow, far beyond any range; with fewer rounds memory is judged all the same."""
+    enough = rounds == (5, 5)
+    base, new = timed([10e-3] * rounds[0]), timed([20e-3] * rounds[1])
+    assert pair([base], [new]) == int(enough)
+    said = capsys.readouterr().out
+    assert ("fewer than 5 rounds" in said, "1 ambiguous" in said, "1 slower" in said) == (
+        not enough,
+        not enough,
+        enough,
+    )
+    assert pair([base], [new | {"allocated_peak_bytes": 8_000_001}]) == 1
 
 
 def test_allocator_memory_is_compared_exactly(pair, capsys):
@@ -271,6 +281,16 @@ def test_without_new_the_cases_are_measured_and_changes_confirmed(tmp_path, monk
         (tmp_path / f"run{number}").rmdir()
     assert regress.main([f"base={tmp_path / 'base.csv'}", "confirm=false"]) == 1
     assert len(asked) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_a_base_of_too_few_rounds_is_told_before_it_is_measured(tmp_path, monkeypatch, capsys):
+    write_rows(tmp_path / "base.csv", [timed([10e-3] * 3), timed([10e-3] * 5, rows=2048)])
+    monkeypatch.setattr(regress, "measure_again", lambda rows, options: print(len(rows)) or tmp_path / "base.csv")
+    assert regress.main([f"base={tmp_path / 'base.csv'}"]) == 0
+    said = capsys.readouterr()
+    assert said.err == "regress: fewer than 5 rounds in 1 rows of BASE: their times are ambiguous\n"
+    assert "1 same, 1 ambiguous" in said.out
 
 
 def texts(*rows):
