@@ -67,6 +67,8 @@ def main(argv: Sequence[str]) -> int:
     if chosen.list:
         rounds, apart = chosen.protocol["rounds"], chosen.rounds_apart
         print(plan.listing(*within_budget(chosen, planned, None), rounds, apart, parent))
+        if any(each.system.launcher == "native" for each in planned) and not chosen.path("binary").is_file():
+            print("native binary: not built; make native builds it, and so does make bench before it measures")
         if place:
             print(place)
         return OK

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from harness import configuration, doctor_facts, machine, plan, systems
 from harness.cases import Case, ConfigurationError
 from harness.configuration import Configuration
 from harness.doctor_problems import problems
 from harness.machine import Machine
-from harness.support import Support
+from harness.support import Support, capabilities
 
 
 def main(argv: Sequence[str]) -> int:
@@ -21,6 +22,7 @@ def main(argv: Sequence[str]) -> int:
     print(f"machine   {here.cpu_name}, {here.cores} cores, {plan.size(here.memory_bytes)} memory")
     for gpu in here.gpus:
         print(f"GPU {gpu.index}     {gpu.name}, capability {gpu.capability}, {plan.size(gpu.memory_bytes)}")
+    print(f"native    {_native(chosen.path('binary'))}")
     answers = list(_systems(chosen, here))
     width = max(len(title) for title, _ in answers)
     print("\n".join(f"{title:<{width}}  {answer}" for title, answer in answers))
@@ -30,6 +32,13 @@ def main(argv: Sequence[str]) -> int:
     if not found:
         print("no problem found that would spoil a measurement")
     return 0
+
+
+def _native(binary: Path) -> str:
+    said = capabilities(binary)
+    if isinstance(said, str):
+        return said if binary.is_file() else "binary not built: make native"
+    return f"binary built, engines that run here: {', '.join(said.get('engines_usable') or ['none'])}"
 
 
 def _systems(chosen: Configuration, here: Machine) -> Iterator[tuple[str, str]]:

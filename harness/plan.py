@@ -73,7 +73,7 @@ def enumerate_cases(configuration: Configuration, machine: Machine) -> list[Plan
     """
     device = choose_device(configuration, machine)
     registry = systems.load(configuration.path("registry"))
-    support = Support(machine, configuration.path("binary"), configuration.machines)
+    support = Support(machine, configuration.path("binary"), configuration.machines, to_run=not configuration.list)
     planned: dict[str, Planned] = {}  # by case id: what is asked for twice is measured once
     for matrix in configuration.matrices():
         chosen = systems.select(registry, matrix.systems, matrix.losses)

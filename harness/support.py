@@ -20,11 +20,15 @@ PROCESS_BYTES = 300 << 20  # of a rank that is a process with PyTorch in it, bef
 
 @dataclass
 class Support:
-    """Answers for one machine. Remembers which packages there are."""
+    """Answers for one machine. Remembers which packages there are.
+
+    `to_run`: false for a listing, where a native binary that is not built yet is no reason: `make bench` builds it.
+    """
 
     machine: Machine
     binary: Path
     nodes: int = 1
+    to_run: bool = True
     _packages: dict[str, bool] = field(default_factory=dict)
 
     def reason(self, case: Case, system: System, variant: Variant, predicted_bytes: int | None = None) -> str | None:
@@ -49,7 +53,7 @@ class Support:
         missing = [name for name in system.requires if not self._has(name)]
         if missing:
             return f"Python package {missing[0]} is not installed"
-        if system.launcher != "native":
+        if system.launcher != "native" or not (self.to_run or self.binary.is_file()):
             return None
         said = capabilities(self.binary)
         if isinstance(said, str):

@@ -35,10 +35,11 @@ def build(options: Options) -> int:
     return 0
 
 
-def harness(options: Options, command: str, *arguments: str) -> int:
-    """`python -m harness COMMAND`, set-up done. ARGS come last, so that they win."""
+def harness(options: Options, command: str, *arguments: str, built: bool = True) -> int:
+    """`python -m harness COMMAND`, set-up done and, unless it only answers, built. ARGS come last, so that they win."""
     interpreter = environment.prepare(options)
-    native.build_or_explain(options, interpreter)
+    if built:
+        native.build_or_explain(options, interpreter)
     return foreground([interpreter, "-m", "harness", command, *arguments, *words(options, "ARGS")])
 
 
@@ -57,7 +58,7 @@ def bench(options: Options) -> int:
     listing = options.get("LIST", "") not in ("", "0")
     several = any(options.get(name) for name in ("NNODES", "MASTER_ADDR", "SLURM_STEP_NUM_NODES"))
     more = ["list=true"] if listing else [f"launch.follower_status={FOLLOWED}"] if several else []
-    code = harness(options, "bench", *campaign(options), *more)
+    code = harness(options, "bench", *campaign(options), *more, built=not listing)
     if code == FOLLOWED:
         return 0
     if code == INTERRUPTED:
@@ -155,8 +156,8 @@ TARGETS: dict[str, Callable[[Options], int]] = {
     "report": report,
     "regress": regress,
     "capacity": lambda options: harness(options, "capacity"),
-    "plan": lambda options: harness(options, "plan", *campaign(options)),
-    "doctor": lambda options: harness(options, "doctor"),
+    "plan": lambda options: harness(options, "plan", *campaign(options), built=False),
+    "doctor": lambda options: harness(options, "doctor", built=False),
     "selftest": lambda options: harness(options, "selftest"),
     "test": test,
     "test-rdma": test_rdma,

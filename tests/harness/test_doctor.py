@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from harness import doctor_facts
+from harness import configuration, doctor, doctor_facts, support
 from harness.doctor_facts import Facts, GpuFacts
 from harness.doctor_problems import problems
 
@@ -79,3 +79,15 @@ def test_ports_and_swap_are_read_as_the_kernel_writes_them(tmp_path):
     assert doctor_facts._rdma_ports(tmp_path) == (("mlx5_0/1",), ("mlx5_1/1",))
     assert doctor_facts._swap_used("MemTotal: 9 kB\nSwapTotal:  100 kB\nSwapFree:   40 kB\n") == 60 * 1024
     assert doctor_facts._swap_used("MemTotal: 9 kB\n") == 0
+
+
+def test_a_binary_that_is_not_built_is_told_with_its_target(tmp_path, monkeypatch, capsys):
+    chosen = configuration.compose([f"binary={tmp_path / 'native'}"])
+    monkeypatch.setattr(configuration, "compose", lambda: chosen)
+    assert doctor.main([]) == 0
+    assert "native    binary not built: make native\n" in capsys.readouterr().out
+    (tmp_path / "native").write_text('#!/bin/sh\necho \'{"engines_usable": ["cpu-avx2", "sm90"]}\'\n')
+    (tmp_path / "native").chmod(0o755)
+    support.capabilities.cache_clear()
+    assert doctor.main([]) == 0
+    assert "native    binary built, engines that run here: cpu-avx2, sm90\n" in capsys.readouterr().out

@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 
 from harness import configuration, plan, summary, support
+from harness.__main__ import main
 from harness.cases import ConfigurationError
 from harness.machine import Gpu, Machine
 
@@ -188,6 +189,17 @@ def test_list_prints_predictions_and_runs_nothing(bench):
         assert "no_such_package is not installed" in done.stdout
         assert "2 cases (1 run here, 0 dropped)" in done.stdout
     assert not bench.results.exists()
+
+
+def test_a_listing_predicts_a_binary_that_is_not_built_and_a_run_needs_it(bench, capsys):
+    words = ["plan", *bench.arguments("registry=configs/system", "systems=[native:one_set]", "binary=/nowhere/native")]
+    assert main(words) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert "native:one_set one_set_sigmoid R=8 init on cpu" in listed[1] and "unsupported" not in listed[1]
+    assert "1 cases (1 run here, 0 dropped)" in listed[2]
+    assert listed[3] == "native binary: not built; make native builds it, and so does make bench before it measures"
+    (case,) = planned(bench, CPU, *words[1:], "budget=null")
+    assert case.unsupported == "native is not built; run make native"
 
 
 def test_a_check_that_also_times_is_predicted_once(two_devices):

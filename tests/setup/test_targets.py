@@ -132,6 +132,14 @@ def test_comparing_two_files_builds_nothing_and_measuring_afresh_does(buildable:
     assert (buildable.root / "cmake.txt").exists() and len(buildable.calls()) == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "builds"), [("doctor", False), ("plan", False), ("bench LIST=1", False), ("bench", True)]
+)
+def test_what_only_answers_builds_nothing(buildable: Project, words, builds):
+    assert buildable.make(*words.split(), "VENV=none").returncode == 0
+    assert (bool(buildable.cmake_calls()), buildable.calls()[0][1]) == (builds, words.split()[0])
+
+
 def test_arguments_with_an_open_quote_are_one_clear_line(project: Project):
     result = project.make("report", "VENV=none", "ARGS='open")
     assert result.returncode != 0
