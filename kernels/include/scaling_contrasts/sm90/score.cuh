@@ -180,7 +180,8 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     // True if it was allowed. `marked_`: with positives and absent cells, whose columns have a bit in `marked`.
     auto far_band = [&]<bool marked_>(std::bool_constant<marked_>, int p, float u0, float u1) {
         float e4[4] = {}, squares[4] = {}, row_s[2][2] = {};
-        uint32_t columns[16];
+        uint32_t columns[16];                 // weight times dot product, summed over two rows, in pairs of columns
+        float products[8], column_s[4] = {};  // the same with fp16 weights: of 32 columns, and summed over rows
         if constexpr (marked_) positives = 0, hot = false, positive_loss = positive_grad = 0.f;
 #pragma unroll
         for (int h = 0; h < 8; ++h) {  // 16 columns: eight cells a thread
@@ -210,15 +211,24 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             } else {
                 cells(std::false_type{}, 0u);
             }
-            uint32_t s2[4];
+            if constexpr (kind_::fp16) {  // sums S of bf16 would be off by more than weights of fp16 are
 #pragma unroll
-            for (int k = 0; k < 4; ++k) {
-                last[h * 4 + k] = pair::pack(w[2 * k], w[2 * k + 1]);
-                if constexpr (kind_::fp16) s2[k] = ptx::pack_bf16(w[2 * k] * d[2 * k], w[2 * k + 1] * d[2 * k + 1]);
-                else s2[k] = ptx::mul_bf16x2(last[h * 4 + k], ptx::pack_bf16(d[2 * k], d[2 * k + 1]));
+                for (int k = 0; k < 4; ++k) {
+                    last[h * 4 + k] = pair::pack(w[2 * k], w[2 * k + 1]);
+                    int const i = k / 2 * 4 + k % 2;
+                    products[h % 2 * 4 + k] = fmaf(w[i + 2], d[i + 2], w[i] * d[i]);
+                }
+                if (h % 2) column_s[h / 2] = sum_columns(products, lane);
+            } else {
+                uint32_t s2[4];
+#pragma unroll
+                for (int k = 0; k < 4; ++k) {
+                    last[h * 4 + k] = pair::pack(w[2 * k], w[2 * k + 1]);
+                    s2[k] = ptx::mul_bf16x2(last[h * 4 + k], ptx::pack_bf16(d[2 * k], d[2 * k + 1]));
+                }
+                columns[2 * h] = ptx::add_bf16x2(s2[0], s2[1]);
+                columns[2 * h + 1] = ptx::add_bf16x2(s2[2], s2[3]);
             }
-            columns[2 * h] = ptx::add_bf16x2(s2[0], s2[1]);
-            columns[2 * h + 1] = ptx::add_bf16x2(s2[2], s2[3]);
         }
         bool const near = !(fmaxf(fmaxf(e4[0], e4[1]), fmaxf(e4[2], e4[3])) < far_k);
         if (__any_sync(~0u, marked_ ? near | hot : near)) return false;
@@ -241,13 +251,19 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         row += __shfl_xor_sync(~0u, row, 2);
         if ((lane & 3) < 2) add_s(I, p, my_row + (lane & 1) * 8, row);
         if (kind_::both || (a.own && I < J)) {
-            uint32_t sums[2];
-            sum_columns(columns, lane, sums);
-            int const at = summed_chunk(lane) * 8 + (lane & 3) * 2;
+            if constexpr (kind_::fp16) {
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                add_column_s(p, at + 8 * i, ptx::lo_bf16(sums[i]));
-                add_column_s(p, at + 8 * i + 1, ptx::hi_bf16(sums[i]));
+                for (int group = 0; group < 4; ++group)
+                    add_column_s(p, group * 32 + summed_column(lane), column_s[group]);
+            } else {
+                uint32_t sums[2];
+                sum_columns(columns, lane, sums);
+                int const at = summed_chunk(lane) * 8 + (lane & 3) * 2;
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    add_column_s(p, at + 8 * i, ptx::lo_bf16(sums[i]));
+                    add_column_s(p, at + 8 * i + 1, ptx::hi_bf16(sums[i]));
+                }
             }
         }
         return true;
