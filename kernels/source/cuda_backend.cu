@@ -24,6 +24,12 @@ bool flag(run_options_t const& options, char const* name, bool otherwise) {
     return options.option(name, otherwise ? "true" : "false") == "true";
 }
 
+/// Empty: the engine's choice.
+std::optional<bool> fp16_of(run_options_t const& options) {
+    auto const given = options.option("fp16", "auto");
+    return given == "auto" ? std::nullopt : std::optional(given == "true");
+}
+
 /// Of the current device.
 std::int64_t free_bytes() {
     std::size_t free = 0, total = 0;
@@ -161,7 +167,7 @@ class cuda_backend_t final : public backend_t {
                                       out_.back().data(),
                                       ledger,
                                       side_limit,
-                                      flag(options_, "fp16", false)};
+                                      fp16_of(options_)};
             devices[index].step = engine == "sm90"    ? make_sm90_step(in)
                                   : engine == "sm100" ? make_sm100_step(in)
                                                       : make_tiles_step<sm80::engine_t>(in);
@@ -336,7 +342,10 @@ class cuda_backend_t final : public backend_t {
     std::string engine() const override { return engine_of(problem_, options_); }
     std::string note() const override {
         if (boxes_step_) return "several boxes of GPUs: run on one machine only; " + local_->note();
-        return problem_.pairs_once && problem_.world_size > 1 ? "pairs of devices scored once, engine " + engine() : "";
+        std::string note = first_->note();
+        if (problem_.pairs_once && problem_.world_size > 1)
+            note = "pairs of devices scored once, engine " + engine() + (note.empty() ? "" : ", ") + note;
+        return note;
     }
     std::optional<rails_report_t> rails() const override {
         if (!boxes_step_) return {};
@@ -398,7 +407,9 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
     if (options.boxes > 1 && !flag(options, "several_boxes", false))
         return "several boxes of GPUs have run on one machine only; the option several_boxes=true tries them";
     if (flag(options, "offload", false)) return offload_unsupported(problem, options);
-    if (flag(options, "fp16", false) && (engine != "sm90" || problem.loss != loss_t::one_set_sigmoid_k))
+    if (auto const fp16 = options.option("fp16", "auto"); fp16 != "auto" && fp16 != "true" && fp16 != "false")
+        return "option fp16 is '" + fp16 + "'; known are auto, true and false";
+    if (fp16_of(options) == true && (engine != "sm90" || problem.loss != loss_t::one_set_sigmoid_k))
         return "option fp16 is for one_set_sigmoid on the sm90 engine";
     if (auto const meeting = options.option("meeting", "flags"); meeting != "flags" && meeting != "events")
         return "option meeting is '" + meeting + "'; known are flags and events";

@@ -5,7 +5,7 @@
 namespace scaling_contrasts::bench {
 namespace {
 
-sm90_tuning_t tuning_of(bool fp16) {
+sm90_tuning_t tuning_of(std::optional<bool> fp16) {
     sm90_tuning_t tuning;
     tuning.fp16 = fp16;
     return tuning;
@@ -36,6 +36,7 @@ class sm90_step_t final : public gpu::device_step_t {
     void finish(cudaStream_t stream) override { require(engine_.finish(set_.gradient, nullptr, stream, out_)); }
     std::int64_t launches() const override { return 4; }
     bool takes_groups() const override { return !problem_.pairs_once; }
+    std::string note() const override { return engine_.fp16() ? "rows and weights as fp16" : ""; }
 
     void score_pair(gpu::candidates_t const& block, pair_t const& pair, std::byte* partial,
                     cudaStream_t stream) override {

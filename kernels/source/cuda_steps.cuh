@@ -1,6 +1,7 @@
 // The engines of the benchmark's CUDA backend: one device's share of a step, whatever computes it.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,8 @@ struct step_inputs_t {
     float const *scale, *bias;
     double* out;            ///< [3]: the device's part of loss, dL/dt, dL/db
     gpu::ledger_t& ledger;  ///< of the device
-    int side_limit;     ///< of superblocks, where the engine has a choice (sm80; sm90's one_set_info_nce); 0: its own
-    bool fp16 = false;  ///< sm90's one_set_sigmoid: rows and weights as fp16
+    int side_limit;  ///< of superblocks, where the engine has a choice (sm80; sm90's one_set_info_nce); 0: its own
+    std::optional<bool> fp16 = {};  ///< sm90's one_set_sigmoid: rows and weights as fp16; empty: its own choice
 };
 
 /// The sm90 and sm100 engines have sources of their own, for their instructions exist on few architectures. Where those

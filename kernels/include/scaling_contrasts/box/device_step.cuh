@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "scaling_contrasts/box/blocks.hpp"
 #include "scaling_contrasts/gpu/check.cuh"
@@ -70,6 +71,9 @@ class device_step_t {
     virtual std::int64_t partial_bytes() const { return 0; }
     /// Pairs are cut at multiples of it.
     static constexpr int pair_unit_k = 128;
+
+    /// What a record should say of how it computes; empty: nothing.
+    virtual std::string note() const { return ""; }
 
     /// Kernels in a score of one block, about: more than graph_limit_k in a step do not go into a graph.
     virtual std::int64_t launches() const = 0;

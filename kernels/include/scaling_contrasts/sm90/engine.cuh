@@ -2,6 +2,8 @@
 // device, so that a step captures into a graph.
 #pragma once
 #include <algorithm>
+#include <cmath>
+#include <optional>
 
 #include "scaling_contrasts/sm90/finish.cuh"
 #include "scaling_contrasts/sm90/host.cuh"
@@ -13,13 +15,13 @@ namespace scaling_contrasts {
 
 /// Settings that change speed and memory, never what is computed.
 struct sm90_tuning_t {
-    int wide = 0;             ///< strips of 1024 candidates in a superblock; 0: everything is chosen by size
-    int ring = 3;             ///< superblocks of weights in memory
-    int lag = 1;              ///< superblocks that the gradient lags behind
-    bool interleave = false;  ///< score and gradient items alternate
-    bool general = false;     ///< take the general path for the article's ladder, too (tests)
-    bool fp16 = false;        ///< rows and weights as fp16, in scratch; the article's ladder alone
-    bool corrected = false;   ///< the article's ladder in bf16: tiles of the diagonal take straight code, too
+    int wide = 0;                   ///< strips of 1024 candidates in a superblock; 0: everything is chosen by size
+    int ring = 3;                   ///< superblocks of weights in memory
+    int lag = 1;                    ///< superblocks that the gradient lags behind
+    bool interleave = false;        ///< score and gradient items alternate
+    bool general = false;           ///< take the general path for the article's ladder, too (tests)
+    std::optional<bool> fp16 = {};  ///< rows and weights as fp16, in scratch; empty: where gradients are fp32
+    bool corrected = false;         ///< the article's ladder in bf16: tiles of the diagonal take straight code, too
 };
 
 class sm90_engine_t {
@@ -50,7 +52,7 @@ class sm90_engine_t {
     gpu_status_t begin(void const* embeddings, int32_t const* labels, int64_t first_row, float const* scale,
                        float const* bias, cudaStream_t stream) {
         auto const* x = static_cast<__nv_bfloat16 const*>(embeddings);
-        a_.x = tuning_.fp16 ? row_y_ : x;
+        a_.x = fp16_ ? row_y_ : x;
         a_.t = scale;
         a_.b = bias;
         a_.first_row = first_row;
@@ -70,7 +72,7 @@ class sm90_engine_t {
         sm90::maps_t maps = row_maps_;
         a.own = own;
         a.accumulate = scored_;
-        auto const* const column_x = own ? a_.x : tuning_.fp16 ? column_y_ : x;
+        auto const* const column_x = own ? a_.x : fp16_ ? column_y_ : x;
         a.column_x = own || stays ? column_x : nullptr;
         if (own) {
             a.column = a.row;
@@ -122,7 +124,7 @@ class sm90_engine_t {
         a.accumulate = scored_;
         sm90::maps_t rows = {};
         sm90::both_maps_t maps = {};
-        if (auto s = map(maps, tuning_.fp16 ? column_y_ : x, int(live)); !s) return s;
+        if (auto s = map(maps, fp16_ ? column_y_ : x, int(live)); !s) return s;
         if (auto s = map(rows, a.x + from * a.dims, a.row.live); !s) return s;
         maps.row = rows.row;
         maps.row_pair = rows.pair;
@@ -142,6 +144,8 @@ class sm90_engine_t {
         return check(cudaGetLastError(), "add_partial_kernel");
     }
     size_t partial_bytes() const { return sm90::partial_bytes(a_, partial_blocks()); }
+    /// Whether rows and weights are fp16.
+    bool fp16() const { return fp16_; }
 
     /// Writes the gradient ([rows][dims], bf16 or fp32) and {loss, dL/dt, dL/db}: this GPU's part of the global mean.
     /// `scalars_double`, where given, gets the same in double.
@@ -173,7 +177,7 @@ class sm90_engine_t {
                 !s)
                 return s;
         dim3 const grid(a.row.blocks, a.programs * 2);
-        if (tuning_.fp16) sm90::finish_kernel<ptx::fp16_pair_t><<<grid, sm90::finish_threads_k, 0, stream>>>(a);
+        if (fp16_) sm90::finish_kernel<ptx::fp16_pair_t><<<grid, sm90::finish_threads_k, 0, stream>>>(a);
         else sm90::finish_kernel<ptx::bf16_pair_t><<<grid, sm90::finish_threads_k, 0, stream>>>(a);
         return check(cudaGetLastError(), "finish_kernel");
     }
@@ -183,17 +187,18 @@ class sm90_engine_t {
     /// Calls `work` with the kind of step kernel that solves the problem.
     template <class work_at>
     gpu_status_t for_kind(work_at const& work) const {
-        if (!fast_) return work(sm90::general_t{});
         if (tuning_.corrected) return work(sm90::corrected_t<sm90::article_t<false>>{});
-        if (tuning_.fp16) return work(sm90::article_t<true>{});
-        return work(sm90::article_t<false>{});
+        return for_plain_kind(work);
     }
     /// The same of the kernel that scores pairs.
     template <class work_at>
     gpu_status_t for_pair_kind(work_at const& work) const {
-        if (!fast_) return work(sm90::both_sides_t<sm90::general_t>{});
-        if (tuning_.fp16) return work(sm90::both_sides_t<sm90::article_t<true>>{});
-        return work(sm90::both_sides_t<sm90::article_t<false>>{});
+        return for_plain_kind([&]<class kind_>(kind_) { return work(sm90::both_sides_t<kind_>{}); });
+    }
+    template <class work_at>
+    gpu_status_t for_plain_kind(work_at const& work) const {
+        if (fast_) return fp16_ ? work(sm90::article_t<true>{}) : work(sm90::article_t<false>{});
+        return fp16_ ? work(sm90::general_t<true>{}) : work(sm90::general_t<false>{});
     }
     template <class kind_>
     gpu_status_t launch_step(sm90::maps_of<kind_> const& maps, sm90::params_t const& a, cudaStream_t stream) const {
@@ -203,6 +208,17 @@ class sm90_engine_t {
     template <class kind_>
     static constexpr int shared_bytes() {
         return int(sizeof(sm90::shared_t<kind_>)) + 1024;
+    }
+
+    /// Whether no band's weights are much smaller than the first's, so that fp16 holds all their bits: the sum of the
+    /// weights of its prefixes, over norms that grow with the root of the columns.
+    static bool fits_fp16(gpu_problem_t const& p) {
+        float sum = 0, least = HUGE_VALF;
+        for (int i = int(p.prefix_count) - 1; i >= 0; --i) {
+            sum += std::fabs(p.prefix_weights[i]);
+            if (sum > 0) least = std::min(least, sum * float(p.prefixes[0]) / float(p.prefixes[i]));
+        }
+        return least > sum / 1024;
     }
 
     /// Everything that depends on the problem alone.
@@ -234,8 +250,8 @@ class sm90_engine_t {
             uniform = uniform && p.prefix_weights[i] == p.prefix_weights[0];
         }
         fast_ = article && uniform && !tuning.general;
-        if (tuning.fp16 && !fast_) return refuse("fp16 weights are for the article's ladder");
-        if (tuning.corrected && (!fast_ || tuning.fp16 || p.pairs_once))
+        fp16_ = tuning.fp16.value_or(p.fp32_gradients && !tuning.corrected && fits_fp16(p));
+        if (tuning.corrected && (!fast_ || fp16_ || p.pairs_once))
             return refuse("corrected tiles are for the article's ladder, in bf16, with blocks scored for one GPU");
         for (int band = 0; band < a_.prefixes; ++band) {
             int const begin = band ? int(p.prefixes[band - 1]) : 0, end = int(p.prefixes[band]);
@@ -304,7 +320,7 @@ class sm90_engine_t {
         take(a_.residual_count, blocks * sm90::tile_k);
         take(a_.residuals, blocks * sm90::tile_k * (fast_ ? sm90::residuals_k : 0));
         take(a_.dx, blocks * a_.columns * sm90::tile_k);
-        if (tuning_.fp16) {
+        if (fp16_) {
             take(row_y_, blocks * sm90::tile_k * a_.dims);
             take(column_y_, column_blocks * sm90::tile_k * a_.dims);
             take(row_scale_, blocks * sm90::tile_k);
@@ -336,7 +352,7 @@ class sm90_engine_t {
     /// Boxes of `box_rows` rows x `box_chunks` chunks of 64 columns, chunk after chunk.
     gpu_status_t map(CUtensorMap& out, __nv_bfloat16 const* x, int rows, uint32_t box_rows, uint32_t box_chunks) const {
         if (rows == 0) return {};
-        auto const type = tuning_.fp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+        auto const type = fp16_ ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
         return sm90::map_rows(encode_, out, x, rows, a_.dims, box_rows, box_chunks, type);
     }
     gpu_status_t prepare(__nv_bfloat16 const* x, int32_t const* labels, int live, int64_t first_row, float* records,
@@ -358,10 +374,14 @@ class sm90_engine_t {
                              own ? a_.finished : nullptr,
                              reinterpret_cast<uint16_t*>(own ? row_y_ : column_y_),
                              own ? row_scale_ : nullptr,
-                             a_.t};
-        for (int i = 0; i < a_.prefixes; ++i) p.prefix[i] = int(problem_.prefixes[i]);
+                             a_.t,
+                             0.f};
+        for (int i = 0; i < a_.prefixes; ++i) {
+            p.prefix[i] = int(problem_.prefixes[i]);
+            p.omega += std::fabs(a_.omega[i]);
+        }
         int const grid = blocks * (sm90::tile_k / sm90::prepare_warps_k), threads = sm90::prepare_warps_k * 32;
-        if (tuning_.fp16) sm90::prepare_kernel<true><<<grid, threads, 0, stream>>>(p);
+        if (fp16_) sm90::prepare_kernel<true><<<grid, threads, 0, stream>>>(p);
         else sm90::prepare_kernel<false><<<grid, threads, 0, stream>>>(p);
         return check(cudaGetLastError(), "prepare_kernel");
     }
@@ -369,7 +389,7 @@ class sm90_engine_t {
     gpu_problem_t problem_;
     sm90_tuning_t tuning_;
     sm90::params_t a_ = {};
-    bool fast_ = false, scored_ = false, flags_clean_ = false;
+    bool fast_ = false, fp16_ = false, scored_ = false, flags_clean_ = false;
     int sms_ = 0;
     float *row_records_ = nullptr, *column_records_ = nullptr, *row_scale_ = nullptr;
     __nv_bfloat16 *row_y_ = nullptr, *column_y_ = nullptr;  // fp16 in fact

@@ -7,17 +7,21 @@
 
 namespace scaling_contrasts::sm90 {
 
+/// `fp16_`: rows and weights are fp16, rows scaled by powers of two (prepare.cuh).
+template <bool fp16_>
+using pair_of = std::conditional_t<fp16_, ptx::fp16_pair_t, ptx::bf16_pair_t>;
+
 /// Any ladder: weights wait in memory, band by band.
+template <bool fp16_>
 struct general_t {
-    using pair = ptx::bf16_pair_t;
-    static constexpr bool fast = false, fp16 = false, gives_back = false, both = false, corrected = false;
+    using pair = pair_of<fp16_>;
+    static constexpr bool fast = false, fp16 = fp16_, gives_back = false, both = false, corrected = false;
 };
 
-/// The article's ladder. `fp16_`: rows and weights are fp16, rows scaled by powers of two (prepare.cuh). `gives_back`:
-/// what rounding takes off positives' weights is kept for the end of the step.
+/// The article's ladder. `gives_back`: what rounding takes off positives' weights is kept for the end of the step.
 template <bool fp16_>
 struct article_t {
-    using pair = std::conditional_t<fp16_, ptx::fp16_pair_t, ptx::bf16_pair_t>;
+    using pair = pair_of<fp16_>;
     static constexpr bool fast = true, fp16 = fp16_, gives_back = true, both = false, corrected = false;
 };
 

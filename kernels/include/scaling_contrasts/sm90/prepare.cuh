@@ -2,9 +2,9 @@
 //
 // For the kernels that multiply fp16, also the rows themselves as fp16: y = 2^k x, k a row's own, so that the norm of
 // its first prefix that is not zero comes to about 2^span. The step is the same with y for x: logits and sums S do not
-// change, and dL/dx = 2^k dL/dy. Weights are at most P |t| log2(e) / 4^span then, which `span` keeps below fp16's
-// largest number; a row whose first prefix is more than a thousandfold shorter than the whole has fewer bits. So has a
-// weight below 1e-9 of the largest that there can be: where a row has no positives and logits are under -16.
+// change, and dL/dx = 2^k dL/dy. Weights are at most |t| log2(e) / 4^span times the sum of omega then, which `span` keeps
+// below fp16's largest number; a row whose first prefix is more than a thousandfold shorter than the whole has fewer
+// bits. So has a weight below 1e-9 of the largest that there can be: where no row has positives and logits are under -16.
 #pragma once
 #include "scaling_contrasts/ptx/math.cuh"
 #include "scaling_contrasts/sm90/params.cuh"
@@ -30,12 +30,13 @@ struct prepare_t {
     uint16_t* y;   // [rows][dims]
     float* scale;  // [rows]: 2^k
     float const* t;
+    float omega;  // params_t::omega, summed
 };
 
 /// See above. 2^15 / 2 for weights: a norm is up to twice what it is scaled to, and one band's weights add to the next
 /// one's.
-__device__ __forceinline__ int span_of(float t, int prefixes) {
-    float const most = float(prefixes) * fabsf(t) * log2e_k / 32768.f;
+__device__ __forceinline__ int span_of(float t, float omega) {
+    float const most = omega * fabsf(t) * log2e_k / 32768.f;
     return most > 1.5258789e-5f ? min(int(ceilf(0.5f * log2f(most))), 6) : -8;  // 4^-8
 }
 
@@ -48,7 +49,7 @@ __device__ __forceinline__ float write_fp16(prepare_t const& a, int row, bool li
         auto const exponent = [](float v) { return (__float_as_int(v) >> 23 & 255) - 127; };
         int const first = exponent(__shfl_sync(~0u, inv, __ffs(int(there)) - 1)),
                   last = exponent(__shfl_sync(~0u, inv, a.prefixes - 1));
-        int const k = min(first + 1 + span_of(*a.t, a.prefixes), last + 14);
+        int const k = min(first + 1 + span_of(*a.t, a.omega), last + 14);
         scale = __int_as_float((min(max(k, -120), 120) + 127) << 23);
     }
     if (live) {

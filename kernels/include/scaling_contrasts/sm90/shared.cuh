@@ -57,7 +57,7 @@ struct alignas(1024) shared_t {
     static constexpr uint32_t at_drained = at_out_empty + 8;
 };
 using article_shared_t = shared_t<article_t<false>>;
-using general_shared_t = shared_t<general_t>;
+using general_shared_t = shared_t<general_t<false>>;
 static_assert(offsetof(article_shared_t, drained) == article_shared_t::at_drained &&
               offsetof(general_shared_t, drained) == general_shared_t::at_drained);
 static_assert(article_shared_t::at_stash + stash_k * area_bytes_k <= article_shared_t::operand_bytes_k);
