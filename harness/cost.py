@@ -18,6 +18,7 @@ PREDICT_KEYS = (
     "cuda_flops_per_second",
     "step_overhead_seconds",
 )
+OPTIONAL_PREDICT_KEYS = ("cpu_fixed_bytes", "cuda_fixed_bytes")
 
 
 def is_one_set(loss: str) -> bool:
@@ -130,10 +131,12 @@ def predict_seconds(case: Any, predict: Mapping[str, float]) -> float:
 
 def predict_bytes(case: Any, predict: Mapping[str, float]) -> int:
     """Predicted peak bytes of one rank: `bytes_per_cell` of its R x N cells, `bytes_per_element` of its R x dims
-    elements (inputs and gradients of all its sets counted in). Raises ValueError when a key is missing."""
+    elements (inputs and gradients of all its sets counted in), and what it takes whatever R on the case's device, if
+    that is known. Raises ValueError when a key is missing."""
     rows, world_size, dims = (int(_field(case, name)) for name in ("rows", "world_size", "dims"))
     cells = rows * rows * world_size
-    return round(_known(predict, "bytes_per_cell") * cells + _known(predict, "bytes_per_element") * rows * dims)
+    fixed = predict.get(f"{_field(case, 'device')}_fixed_bytes", 0.0)
+    return round(_known(predict, "bytes_per_cell") * cells + _known(predict, "bytes_per_element") * rows * dims + fixed)
 
 
 def _shape(case: Any) -> tuple[str, int, int, int, str, Sequence[int]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cases import LOSSES, STATES, STATUSES, ConfigurationError
-from harness.cost import PREDICT_KEYS
+from harness.cost import OPTIONAL_PREDICT_KEYS, PREDICT_KEYS
 
 LAUNCHERS = ("torchrun", "single", "native", "published")
 _KEYS = (
@@ -167,10 +167,10 @@ def _expected(where: str, given: Any) -> dict[str, str]:
 
 
 def _predict(where: Path | str, data: Mapping[str, Any]) -> dict[str, float]:
-    predict = _typed(where, "predict", data, dict)
+    predict, known = _typed(where, "predict", data, dict), (*PREDICT_KEYS, *OPTIONAL_PREDICT_KEYS)
     for key in predict:
-        if key not in PREDICT_KEYS:
-            raise ConfigurationError(f"{where}: predict has an unknown key {key!r}; known: {', '.join(PREDICT_KEYS)}")
+        if key not in known:
+            raise ConfigurationError(f"{where}: predict has an unknown key {key!r}; known: {', '.join(known)}")
     return {key: _number(where, f"predict.{key}", value) for key, value in predict.items()}
 
 

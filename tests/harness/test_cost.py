@@ -2,8 +2,9 @@
 
 import pytest
 
-from harness import cost
+from harness import cost, systems
 from harness.cases import Case
+from harness.configuration import ROOT
 
 LADDER = (64, 128, 256, 512, 1024)
 PREDICT = {
@@ -131,6 +132,34 @@ def test_predict_bytes_and_both_forms_of_a_case():
     assert cost.predict_bytes(case, PREDICT) == 240000 + 153600
     assert cost.predict_bytes(case.to_json(), PREDICT) == 393600
     assert cost.predict_seconds(case.to_json(), PREDICT) == cost.predict_seconds(case, PREDICT)
+
+
+def test_what_is_taken_whatever_the_rows_is_of_the_case_s_device():
+    known = PREDICT | {"cpu_fixed_bytes": 1000.0, "cuda_fixed_bytes": 70000.0}
+    case = Case("open_clip", "two_set_sigmoid", "bidir", rows=100, world_size=2, dims=64, prefixes=(64,))
+    assert cost.predict_bytes(case, known) == 393600 + 1000
+    assert cost.predict_bytes(case.to_json() | {"device": "cuda"}, known) == 393600 + 70000
+
+
+@pytest.mark.parametrize(
+    ("variant", "device", "rows", "measured"),
+    [  # allocated_peak_bytes of stored rows
+        ("one_set", "cuda", 131072, 1155150904),
+        ("two_set", "cuda", 131072, 2207039544),
+        ("one_set", "cuda", 16384, 190270520),
+        ("two_set", "cuda", 16384, 316063800),
+        ("info_nce", "cuda", 16384, 495145272),
+        ("nt_xent", "cuda", 16384, 311253816),
+        ("one_set", "cpu", 1024, 12026176),
+        ("two_set", "cpu", 1024, 20463936),
+        ("info_nce", "cpu", 1024, 20627776),
+    ],
+)
+def test_the_native_loss_s_memory_is_foretold(variant, device, rows, measured):
+    native = systems.load(ROOT / "configs" / "system")["native"]
+    case = Case("native", native.variants[variant].loss, variant, rows, device=device, options={"form": "nt_xent"})
+    foretold = cost.predict_bytes(case, native.predict | native.variants[variant].predict)
+    assert foretold == pytest.approx(measured, rel=0.03)
 
 
 def test_incomplete_predictions_are_refused_with_the_key():
