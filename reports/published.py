@@ -87,15 +87,20 @@ def rates(rows: Sequence[Row]) -> Table:
 
 def literature(stem: str, rows: Sequence[Row]) -> Table:
     """Another publication's figures: a line per system and machine, a column per batch."""
-    batches = sorted({live_rows(row) for row in rows})
+    batches, widths = (
+        sorted(found) for found in ({live_rows(row) for row in rows}, {int(row["dims"]) for row in rows})
+    )
+    layouts, dims = {row["labels"] for row in rows}, " or ".join(map(str, widths))
     lines: dict[tuple[str, ...], dict[int, str]] = {}
     for row in rows:
-        machine = f"{row['world_size']}x {row['device_name']}"
-        key = (f"{row['system']} {row['variant']}", loss_name(row["loss"]), machine)
+        name = f"{row['system']} {row['variant']}"
+        name += f", labels {row['labels']}" if len(layouts) > 1 else ""
+        name += f", {row['dims']} dimensions" if len(widths) > 1 else ""
+        key = (name, loss_name(row["loss"]), f"{row['world_size']}x {row['device_name']}")
         lines.setdefault(key, {})[live_rows(row)] = published_cell(row)
     return Table(
         id=f"published-{stem.replace('_', '-')}",
-        title=f"{rows[0]['source'].split(', http')[0]} (rows of {rows[0]['dims']} dimensions, no prefixes)",
+        title=f"{rows[0]['source'].split(', http')[0]} (rows of {dims} dimensions, no prefixes)",
         columns=(
             Column("system"),
             Column("loss"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from harness.cost import is_one_set
 from reports.store import Row, number
@@ -74,11 +75,11 @@ def error_text(row: Row, column: str) -> str:
 
 
 def memory_bytes_of(text: str) -> float | None:
-    """Bytes of a published text such as `2.95 GB` (decimal) or `148 MiB`; the first figure where there are several."""
-    parts = text.split()
-    if len(parts) < 2:
-        return None
-    return float(parts[0]) * {"kB": 1e3, "MB": 1e6, "GB": 1e9, "MiB": 2.0**20, "GiB": 2.0**30}[parts[1]]
+    """Bytes of a published text such as `2.95 GB` (decimal) or `148 MiB above baseline`; the first figure where there
+    are several, None where there is none."""
+    found = re.match(r"([\d.]+) (kB|MB|GB|MiB|GiB)\b", text)
+    units = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "MiB": 2.0**20, "GiB": 2.0**30}
+    return float(found[1]) * units[found[2]] if found else None
 
 
 def published_cell(row: Row) -> str:

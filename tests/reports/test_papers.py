@@ -2,6 +2,7 @@
 
 import pytest
 
+from harness.records import write_capacity
 from reports import papers, store
 from tests.reports.made_up_results import add_run, row
 
@@ -50,12 +51,119 @@ def test_times_are_compared_and_wrong_rows_say_so(results):
     assert found["A100"][8:10] == ("15.3 ms (wrong)", "+100.0%") and found["A100"][-1] == "dX off"
 
 
+METRIC_LEARNING = {"dims": 128, "prefixes": "128", "state": "clip", "gradient_dtype": "float32"}
+
+
+def metric_lines(results, *rows, **settings):
+    table = measured(results, *rows, **(METRIC_LEARNING | settings))["paper-metric-learning-page"]
+    heads = [column.name for column in table.columns]
+    lines = [dict(zip(heads, line, strict=True)) for line in table.rows]
+    return [line for line in lines if line["measured as"] != "not measured"]
+
+
 def test_labels_tell_two_published_rows_apart(results):
-    settings = {"dims": 128, "prefixes": "128", "labels": "fours", "state": "clip"}
-    pairs = row("metric_learning", "one_set_info_nce", "nt_xent", 512, 9.0, allocated_peak_bytes=6485 * 2**20)
-    lines = measured(results, pairs, **settings)["paper-metric-learning-page"].rows
-    (line,) = [line for line in lines if line[6] != "not measured"]
-    assert line[5] == "6485 MiB" and line[-3] == "+0.0%"
+    pairs = row("metric_learning", "one_set_info_nce", "nt_xent", 512, 9.0)
+    (line,) = metric_lines(results, pairs, labels="fours")
+    assert line["memory"] == "6485 MiB above baseline"
+
+
+@pytest.mark.parametrize(
+    "variant, labels, step_peak, published, here, deviation",
+    [  # of an H200, run 20261130T061022Z-3afc: step_peak less 64 MiB of workspaces, and 256 KiB of gradients
+        ("nt_xent", "fours", 6866360320, "6485 MiB above baseline", "6485 MiB above baseline", "-0.0%"),
+        ("nt_xent", "sixteens", 33229731840, "31627 MiB above baseline", "31627 MiB above baseline", "-0.0%"),
+        ("triplet", "fours", 220724736, "148 MiB above baseline", "147 MiB above baseline", "-0.8%"),
+    ],
+)
+def test_memory_above_the_baseline_counts_gradients_and_no_workspaces(
+    results, variant, labels, step_peak, published, here, deviation
+):
+    step = row("metric_learning", "one_set_info_nce", variant, 512, 9.0, step_peak_bytes=step_peak)
+    (line,) = metric_lines(results, step | {"allocated_peak_bytes": 1}, labels=labels, device_name="NVIDIA H200")
+    assert (line["memory"], line["allocated_peak_bytes"]) == (published, here)
+    assert line["deviation of memory"] == deviation.replace("-0.0", "+0.0")
+
+
+def test_a_sum_of_medians_is_compared_with_a_median(results):
+    """185.5 and 143.7 ms: twice their sum is 658.4 ms."""
+    slow = row("metric_learning", "one_set_info_nce", "nt_xent", 512, 9.0, median_seconds=0.6584, mean_seconds=5.0)
+    (line,) = metric_lines(results, slow, labels="sixteens")
+    assert (line["time"], line["time here"], line["deviation"]) == ("185.5 / 143.7 ms", "658 ms", "+100.0%")
+
+
+def test_figures_of_a_cpu_stand_beside_a_cpu_s_and_no_gpu_s(results):
+    """Published: 15,202 and 15,781 ms on an M1 Pro, 331.6 ms of a forward pass alone."""
+    settings = {"device": "cpu", "threads": 2}
+    whole = row("metric_learning", "one_set_info_nce", "nt_xent", 512, 9.0, labels="sixteens", median_seconds=15.4915)
+    forward = row("metric_learning", "one_set_triplet", "triplet", 512, 100.0, labels="fours")
+    lines = metric_lines(results, whole, forward, **settings)
+    assert [line["on"] for line in lines] == ["M1 Pro", "M1 Pro"]
+    assert lines[0]["measured as"] == "metric_learning nt_xent, CPU of 2 threads"
+    assert (lines[0]["time here"], lines[0]["deviation"]) == ("15.5 s", "-50.0%")
+    assert (lines[1]["time"], lines[1]["deviation"]) == ("331.6 ms forward", "")
+
+
+def test_a_published_limit_stands_beside_a_capacity_search(results):
+    """Published: 768 rows on an RTX 5090, 1024 on an H100. Found: 1152, half as many again and an eighth more."""
+    found = METRIC_LEARNING | {"prefixes": "128", "dtype": "float32", "labels": "fours", "device": "cuda"}
+    found |= {"schema_version": 1, "system": "metric_learning", "loss": "one_set_info_nce", "variant": "nt_xent"}
+    found |= {"world_size": 1, "nodes": 1, "status": "ok", "largest_rows": 1152}
+    folder = results / "measured" / "gpu" / "capacity" / "20260101T000000Z-cccc"
+    folder.mkdir(parents=True)
+    write_capacity(folder / "capacity.csv", [found, found | {"dims": 512, "prefixes": "512", "largest_rows": 64}])
+    (table,) = papers.tables(store.load(results))
+    heads = [column.name for column in table.columns]
+    lines = [dict(zip(heads, line, strict=True)) for line in table.rows if "largest" in line[5]]
+    assert [(line["batch"], line["on"], line["R"], line["deviation of memory"]) for line in lines] == [
+        ("768", "RTX 5090", "1152", "+50.0%"),
+        ("1024", "H100", "1152", "+12.5%"),
+    ]
+    assert {line["where"] for line in lines} == {"gpu, capacity"}
+
+
+def test_a_run_on_as_many_ranks_redoes_a_published_one(results):
+    """Inf-CL's table 4 and siglip-kernel's four GPUs, by a made-up run on four."""
+    four = {"world_size": 4}
+    readme = [
+        row("siglip_kernel", "two_set_sigmoid", "default", 16384, 26.2, **four),
+        row("siglip_kernel", "two_set_sigmoid", "default", 16384, 99.0, world_size=8),
+    ]
+    shape = {"dims": 768, "prefixes": "768", "device": "cuda"}
+    add_run(results, "gpu", "readme", "20260101T000000Z-bbbb", [each | shape for each in readme])
+    tables = measured(
+        results,
+        row("inf_cl", "info_nce", "ring", 16384, 9.0, step_peak_bytes=int(4.81 * 1.5 * GIB), **four),
+        row("inf_cl", "info_nce", "inf", 16384, 9.0, step_peak_bytes=int(0.81 * GIB), **four),
+        row("open_clip", "info_nce", "clip_local_fp32", 16384, 9.0, step_peak_bytes=int(16.96 * GIB), **four),
+        row("open_clip", "info_nce", "clip_fp32", 16384, 9.0, step_peak_bytes=int(66.21 * 0.5 * GIB), **four),
+    )
+    table = tables["paper-inf-cl-table-4"]
+    found = {line[0]: line for line in table.rows}
+    heads = [column.name for column in table.columns]
+    for system, name, deviation in (
+        ("inf_cl ring", "inf_cl ring, 4 ranks", "+50.0%"),
+        ("inf_cl tiled", "inf_cl inf, 4 ranks", "+0.0%"),
+        ("open_clip local", "open_clip clip_local_fp32, 4 ranks", "+0.0%"),
+        ("clip_vanilla full_matrix", "open_clip clip_fp32, 4 ranks", "-50.0%"),
+    ):
+        line = dict(zip(heads, found[system], strict=True))
+        assert (line["measured as"], line["deviation of memory"]) == (name, deviation)
+    readme = cells(tables["paper-siglip-kernel-readme"], "siglip_kernel ring", 65536, 4)
+    assert (readme["time"], readme["time here"], readme["deviation"]) == ("13.1 ms", "26.2 ms", "+100.0%")
+    two_boxes = cells(tables["paper-siglip-kernel-readme"], "siglip_kernel ring", 131072, 8)
+    assert two_boxes["measured as"] == "not measured", "published on two nodes, run on one"
+    assert "paper-inf-cl-table-1" not in tables, "its columns are of 8 and of 32 ranks"
+
+
+def test_a_rank_that_is_played_stands_beside_the_run_on_many(results):
+    played = row("open_clip", "two_set_rank_info_nce", "clip_rank_of_4", 16384, 9.0, step_peak_bytes=int(16.96 * GIB))
+    absent = {"world_size": 4, "status": "unsupported", "reason": "needs 4 GPUs per machine, 1 visible"}
+    many = row("open_clip", "info_nce", "clip_local_fp32", 16384, **absent)
+    alone = row("inf_cl", "info_nce", "inf", 16384, **absent)
+    table = measured(results, played, many, alone)["paper-inf-cl-table-4"]
+    lines = {line[0]: line for line in table.rows if line[6] != "not measured"}
+    assert lines["open_clip local"][6:9] == ("open_clip clip_rank_of_4", "16384", "9.00 ms"), "what ran, alone"
+    assert lines["inf_cl tiled"][6:9] == ("inf_cl inf, 4 ranks", "16384", "unsupported"), "nothing else ran"
 
 
 def test_what_was_not_measured_is_no_table(results):

@@ -58,7 +58,8 @@ def test_rates():
 def test_published_memory_becomes_bytes():
     assert text.memory_bytes_of("2.95 GB") == 2.95e9
     assert text.memory_bytes_of("16.67 GB (46.40 GB)") == pytest.approx(16.67e9)
-    assert text.memory_bytes_of("") is None
+    assert text.memory_bytes_of("148 MiB above baseline") == 155189248
+    assert text.memory_bytes_of("") is text.memory_bytes_of("largest batch in 90% of memory") is None
 
 
 def test_labels_are_pushed_apart_and_keep_their_order():
