@@ -15,6 +15,10 @@ Option `method`, with `accumulation` micro-batches a step:
 `naive`   gradient accumulation as for a loss that is a mean over samples: every micro-batch is scored on its own and
           the results averaged. It sees rows / accumulation negatives instead of rows: another loss, and wrong.
 
+open_clip's `--accum-freq` gives the same embedding and weight gradients by recomputing each micro-batch against the
+others' kept features, the whole loss every time; so the scale's gradient comes out `accumulation` times too large.
+`tests/baselines/test_open_clip_accumulation.py` runs the installed package's own training step to show both.
+
 The loss is CLIP's, with DisCo-CLIP's exchange between ranks, in that module's precision. `accumulation: 1` with
 `cached` is the plain step: one forward and backward pass, nothing cached.
 """
