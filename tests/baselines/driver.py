@@ -28,6 +28,8 @@ from harness.cases import Case
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs" / "system"
+# The gate's tolerances for peers in bf16.
+LIMITS = {"loss": 5e-3, "gradients": 2e-2, "scale_gradient": 2e-3, "bias_gradient": 2e-3}
 
 
 def registry(folder: Path = CONFIGS) -> dict[str, dict]:
@@ -132,7 +134,7 @@ def errors(case: dict, outputs: list[Outputs]) -> dict[str, float]:
 def within(case: dict, outputs: list[Outputs], **limits: float) -> None:
     """Assert that errors are within the gate's tolerances for peers in bf16, or tighter `limits`."""
     found = errors(case, outputs)
-    allowed = {"loss": 5e-3, "gradients": 2e-2, "scale_gradient": 2e-3, "bias_gradient": 2e-3} | limits
+    allowed = LIMITS | limits
     assert all(found[name] <= allowed[name] for name in found), (case["system"], case["variant"], found)
 
 

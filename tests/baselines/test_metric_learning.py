@@ -117,6 +117,19 @@ def test_proxies_get_their_gradients() -> None:
         assert np.linalg.norm(gradient - expected) < 1e-5 * np.linalg.norm(expected), variant
 
 
+@pytest.mark.parametrize(("variant", "least"), [("nt_xent_bf16", 0.01), ("sup_con_bf16", 0.02)])
+def test_bf16_logits_at_the_page_s_temperature_are_off_by_rounding(variant: str, least: float) -> None:
+    """State clip, where these rows are `wrong` as expected: their errors are about the gate's limits, and no larger."""
+    pytest.importorskip("pytorch_metric_learning")
+    shape = {"rows": 32, "dims": 128, "prefixes": (128,), "labels": "fours"}
+    case = driver.make_case("metric_learning", variant, state="clip", scale=1 / 0.07, **shape)
+    system = driver.load("baselines.metric_learning:MetricLearning")(case, World())
+    system.build()
+    system.step()
+    found = driver.errors(case, [system.outputs()])
+    assert least < found["gradients"] < 0.1 and found["loss"] < 0.02, found
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_ragged_groups_and_sizes(world_size: int) -> None:
     """Groups that straddle ranks, of 1 to 8 rows, at a number of rows that nothing divides."""

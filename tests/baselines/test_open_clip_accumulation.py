@@ -1,7 +1,7 @@
-"""open_clip's accumulation (`--accum-freq`), run as the installed package has it: `open_clip_train.train.train_one_epoch`.
+"""open_clip's accumulation (`--accum-freq`) as the installed package has it: `open_clip_train.train.train_one_epoch`.
 
-Nothing of it is replaced: the function gets a model, its loss, and a loader of micro-batches, all float64 on the CPU. The
-model is grad_cache's two-layer tower before a Matryoshka prefix; embeddings are leaves, so that their gradients are seen.
+Nothing of it is replaced: the function gets a model, its loss, and a loader of micro-batches, all float64 on the CPU.
+The model is grad_cache's two-layer tower before one prefix; embeddings are leaves, so that their gradients are seen.
 """
 
 from __future__ import annotations

@@ -19,6 +19,18 @@ TRAINED = {"scale": 100.0, "bias": -10.0}
 # Float32 throughout (where a system has no such option, nothing reads it), and how close it must come.
 FLOAT32 = {"dtype": "float32", "gradient_dtype": "float32", "options": {"precision": "fp32"}}
 CLOSE = {"loss": 1e-5, "gradients": 1e-4, "scale_gradient": 1e-5, "bias_gradient": 1e-5}
+# What is wrong of variants that are `wrong` as expected: the least and the largest error. Other outputs are right.
+_BF16_DISTANCES = {"gradients": (0.02, 0.4)}
+_MICRO_BATCHES = {"loss": (0.3, 1.0), "gradients": (0.2, 1.0), "scale_gradient": (0.05, 1.0)}
+WRONG = {
+    "clip_local_no_gather_grad": {"gradients": (0.4, 0.8)},
+    "naive_4": _MICRO_BATCHES,
+    "naive_16": _MICRO_BATCHES,
+    "contrastive_bf16": _BF16_DISTANCES,
+    # Their loss is near the gate's limit, on either side of it.
+    "triplet_bf16": _BF16_DISTANCES | {"loss": (0.0, 0.05)},
+    "triplet_hard_bf16": _BF16_DISTANCES | {"loss": (0.0, 0.05)},
+}
 REGISTRY = driver.registry()
 # Systems that run on CPU and are checked, by the way they are launched.
 CHECKED = [name for name, data in REGISTRY.items() if "cpu" in data["devices"]]
@@ -66,11 +78,18 @@ def expects_ok(name: str, variant: str) -> bool:
 
 
 def check_expectation(case: dict, outputs: list[Outputs], **limits: float) -> None:
+    """What is expected to be wrong is wrong in the outputs that WRONG says, and right in the others."""
     if expects_ok(case["system"], case["variant"]):
         driver.within(case, outputs, **limits)
-    else:
-        with pytest.raises(AssertionError):
-            driver.within(case, outputs, **limits)
+        return
+    found, allowed = driver.errors(case, outputs), driver.LIMITS | limits
+    wrong = WRONG.get(case["variant"])
+    if wrong is None:
+        assert any(found[name] > allowed[name] for name in found), (case["variant"], found)
+        return
+    for name, error in found.items():
+        least, most = wrong.get(name, (0.0, allowed[name]))
+        assert least <= error <= most, (case["variant"], name, found)
 
 
 def reference_cases(name: str, world_size: int) -> list[dict]:
@@ -86,17 +105,22 @@ def reference_cases(name: str, world_size: int) -> list[dict]:
 
 
 def strided_cases(name: str, world_size: int) -> list[dict]:
-    if REGISTRY[name]["launcher"] != "torchrun" or world_size == 3:
+    """Both layouts, as far as `odd_cases` and `few_rows_cases` do not bring them; three rows a micro-batch."""
+    if REGISTRY[name]["launcher"] != "torchrun":
         return []
-    return [
-        {
-            # 32 rows: up to 25, torch.cdist takes a path that has no bf16
-            **driver.make_case(name, variant, world_size=world_size, rows=32, **STATES["negatives"]),
-            "test_layout": layout,
-        }
-        for variant in quick_variants(name, world_size)
-        for layout in ("transposed", *(["sliced"] if world_size < 4 else []))
-    ]
+    cases = []
+    for variant in quick_variants(name, world_size):
+        options = REGISTRY[name]["variants"][variant]["options"]
+        pieces = options.get("accumulation", 1)
+        elsewhere = {3: ("transposed", "sliced"), 4: ("sliced",)}.get(world_size, ())
+        if pieces > 1 or options.get("precision") == "bf16":  # of even sizes alone
+            elsewhere = ()
+        # 32 rows: up to 25, torch.cdist takes a path that has no bf16
+        shape = {"rows": 32} if pieces == 1 else {"rows": 3 * pieces, "prefixes": (48, 96)}
+        case = driver.make_case(name, variant, world_size=world_size, **shape, **STATES["negatives"])
+        layouts = [layout for layout in ("transposed", "sliced") if layout not in elsewhere]
+        cases += [{**case, "test_layout": layout} for layout in layouts]
+    return cases
 
 
 def odd_cases(name: str, world_size: int) -> list[dict]:
@@ -128,6 +152,9 @@ def few_rows_cases(name: str, world_size: int) -> list[dict]:
     return [case for case in cases if not load(name).unsupported(case)]
 
 
+MAKERS = (reference_cases, strided_cases, odd_cases, few_rows_cases)
+
+
 @cache
 def outcomes(launcher: str, world_size: int) -> dict[str, list[tuple[dict, list[Outputs]]]]:
     """All cases of all systems of a launcher that are here, run in one start of the ranks.
@@ -138,7 +165,7 @@ def outcomes(launcher: str, world_size: int) -> dict[str, list[tuple[dict, list[
         (f"{make.__name__} {name}", case)
         for name in CHECKED
         if REGISTRY[name]["launcher"] == launcher and not missing(name)
-        for make in (reference_cases, strided_cases, odd_cases, few_rows_cases)
+        for make in MAKERS
         for case in make(name, world_size)
     ]
     found: dict[str, list[tuple[dict, list[Outputs]]]] = {}
@@ -219,7 +246,19 @@ def test_float32_gradients_of_bf16_inputs(name: str) -> None:
     assert (gradient.view(np.uint32) & np.uint32(0xFFFF)).any(), "float32 gradients came back rounded to bf16"
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", [name for name in CHECKED if REGISTRY[name]["launcher"] == "torchrun"])
+def test_every_variant_is_seen_in_every_layout(name: str, world_size: int) -> None:
+    needs(name)
+    for variant in quick_variants(name, world_size):
+        cases = [case for make in MAKERS for case in make(name, world_size) if case["variant"] == variant]
+        layouts = {case.get("test_layout", "contiguous") for case in cases}
+        assert layouts == {"contiguous", "transposed", "sliced"}, variant
+        pieces = {case["rows"] // case["options"].get("accumulation", 1) for case in cases}
+        assert any(rows % 2 for rows in pieces) or cases[0]["options"].get("precision") == "bf16"
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", [name for name in CHECKED if REGISTRY[name]["launcher"] == "torchrun"])
 def test_strides_do_not_matter(name: str, world_size: int) -> None:
     for case, outputs in outcomes_of(strided_cases, name, world_size):
@@ -262,6 +301,8 @@ def test_what_cannot_run_is_said_in_one_clause(name: str) -> None:
             continue
         # Peers that run on a GPU only may be written for the article's ladder and whole tiles.
         shape = {"rows": 64} if name in CHECKED else {"rows": 128, "dims": 1024, "prefixes": (64, 128, 256, 512, 1024)}
+        if data["options"].get("unit_rows"):
+            shape |= {"dims": 768, "prefixes": (768,)}
         case = driver.make_case(name, variant, **shape)
         refused = adapter.unsupported({**case, "device": REGISTRY[name]["devices"][-1]})
         assert refused is None or ("open_clip_torch" in refused and "no chunk_size" in refused)
