@@ -46,7 +46,8 @@ from torch.nn import functional
 
 from baselines import torch_inputs
 from baselines.interface import Declaration, World
-from baselines.torch_runtime import TorchSystem, compiled
+from baselines.torch_graph import GraphedSystem
+from baselines.torch_runtime import compiled
 
 PRECISIONS = ("amp_bf16", "fp32", "bf16")
 
@@ -69,7 +70,7 @@ def load_loss_module() -> ModuleType:
     return sys.modules[name]
 
 
-class OpenClip(TorchSystem):
+class OpenClip(GraphedSystem):
     """Options: `dist_impl`, `chunk_size` (SigLIP); `local_loss`, `gather_with_grad` (CLIP); for both `precision`,
     `compile` and `graph`; `plays_rank_of` (CLIP)."""
 
@@ -103,8 +104,6 @@ class OpenClip(TorchSystem):
         options = case.get("options") or {}
         if options.get("plays_rank_of") and case["world_size"] > 1:
             return "one process plays the rank of many; it needs one device"
-        if options.get("graph") and (case["device"] != "cuda" or case["world_size"] > 1):
-            return "a CUDA graph of the step is captured on one NVIDIA GPU"
         if (
             options.get("chunk_size")
             and "chunk_size" not in inspect.signature(load_loss_module().SigLipLoss).parameters
@@ -121,7 +120,6 @@ class OpenClip(TorchSystem):
             raise ValueError(f"precision {self.precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
         if self.precision == "fp32" and self.device.type == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = True
-        self._graph: torch.cuda.CUDAGraph | None = None
         self.others: dict[int, list[torch.Tensor]] = {}
 
     def prepare(self) -> None:
@@ -139,12 +137,6 @@ class OpenClip(TorchSystem):
             self.loss = package.ClipLoss(cache_labels=not self.options.get("compile"), **flags, **place)
         if self.options.get("compile"):
             self.objective = compiled(self.objective)
-
-    def step(self) -> None:
-        if not self.options.get("graph"):
-            return super().step()
-        self._graph = self._graph or self.captured(super().step)
-        self._graph.replay()
 
     def prefix_loss(self, heads: list[torch.Tensor], scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         # The ring exchanges refuse rows that are not dense. A model's features are, and so are ours: nothing is copied.
@@ -184,7 +176,7 @@ class OpenClip(TorchSystem):
         return contextlib.nullcontext()
 
     def close(self) -> None:
-        self._graph, self.others = None, {}
+        self.others = {}
         super().close()
 
     def versions(self) -> dict[str, str]:

@@ -8,6 +8,12 @@ Features are normalised in float32 and handed over in bf16, the dtype the packag
 `chunked_bf16`. With `precision: fp32` they stay float32 and the router takes its fully fused Triton kernel (`hopper`
 from compute capability 8.9), whose products are TF32 and which reads scale and bias back to the host in every call.
 
+With `unit_rows: true` the setting is the README's: unit bf16 rows come as inputs, so that normalising them is not in
+the step, and gradients are of those rows; `outputs` takes them through the norm, untimed. With `graph: true` the step
+is captured once as a CUDA graph and replayed: the README calls the forward path capturable, and the chunked backward
+pass only scales what that has made. Of the README's other backends `chunked_epilogue`, `hopper`, `fused` and `fused_v2`
+read scale and bias back to the host in every call, so they do not capture.
+
 By reading the source of 0.1.2: the loss comes back in the features' dtype, so it is a bf16 scalar; caption gradients
 are added up over chunks in bf16; both gradients are made in the forward pass and multiplied by the upstream gradient
 in the backward pass; offsets within a tensor are 32-bit. Importing the package asks for the GPU's compute capability,
@@ -16,23 +22,27 @@ so the import waits until a device is there.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.metadata
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 
-from baselines.interface import Declaration, World
-from baselines.torch_runtime import TorchSystem
+from baselines import torch_inputs
+from baselines.interface import Declaration, Outputs, World
+from baselines.torch_graph import GraphedSystem
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp32": torch.float32}
 _FP8_MULTIPLE = 16  # sizes that the 8-bit product accepts
 
 
-class SiglipKernel(TorchSystem):
-    """Options: `backend` (the router's name; `auto` lets it choose), `chunk_size` (0: the package's), `precision`."""
+class SiglipKernel(GraphedSystem):
+    """Options: `backend` (the router's name; `auto` lets it choose), `chunk_size` (0: the package's), `precision`,
+    `unit_rows`, `graph`."""
 
     declares = Declaration(
         sets=2,
@@ -47,6 +57,12 @@ class SiglipKernel(TorchSystem):
     )
 
     @classmethod
+    def declared(cls, options: Mapping[str, Any]) -> Declaration:
+        if options.get("unit_rows"):
+            return dataclasses.replace(cls.declares, normalisation="none in the step: unit rows are its inputs")
+        return cls.declares
+
+    @classmethod
     def unsupported(cls, case: Mapping[str, Any]) -> str | None:
         if case["loss"] != "two_set_sigmoid":
             return f"siglip-kernel computes two_set_sigmoid, not {case['loss']}"
@@ -59,6 +75,13 @@ class SiglipKernel(TorchSystem):
             uneven = [size for size in (case["rows"], *case["prefixes"]) if size % _FP8_MULTIPLE]
             if uneven:
                 return f"its fp8 product takes sizes that are multiples of {_FP8_MULTIPLE}, not {uneven[0]}"
+        if options.get("unit_rows"):
+            if case["world_size"] > 1:
+                return "unit rows as inputs are for one GPU"
+            if len(case["prefixes"]) > 1 or case["prefixes"][0] != case["dims"]:
+                return "unit rows as inputs have one prefix, all of their columns"
+            if case["gradient_dtype"] != "bfloat16":
+                return "unit rows as inputs are bf16, and so are their gradients"
         return super().unsupported(case)
 
     def __init__(self, case: Mapping[str, Any], world: World) -> None:
@@ -70,14 +93,30 @@ class SiglipKernel(TorchSystem):
 
     def prepare(self) -> None:
         self.loss = _loss(self.options, self.world)
+        if self.options.get("unit_rows"):
+            units = [functional.normalize(leaf.detach().float(), dim=-1) for leaf in self.leaves]
+            self.leaves = [unit.to(self.feature_dtype).requires_grad_() for unit in units]
 
     def scale(self) -> torch.Tensor:
         """The logarithm on one GPU, the scale itself for the distributed loss: each as the package takes it."""
         return self.scale_parameter if self.world.world_size == 1 else self.scale_parameter.exp()
 
+    def objective(self) -> torch.Tensor:
+        if not self.options.get("unit_rows"):
+            return super().objective()
+        return self.loss(*self.leaves, self.scale(), self.bias).float()
+
     def prefix_loss(self, heads: list[torch.Tensor], scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         images, captions = (functional.normalize(head, dim=-1).to(self.feature_dtype).contiguous() for head in heads)
         return self.loss(images, captions, scale, bias)
+
+    def outputs(self) -> Outputs:
+        out = super().outputs()
+        if self.options.get("unit_rows"):
+            sets = torch_inputs.case_rows(self.case, 0, self.case["rows"], torch.float32, torch.device("cpu"))
+            for name, (rows, _) in sets.items():
+                out.gradients[name] = _through_norm(rows.numpy(), out.gradients[name])
+        return out
 
     def versions(self) -> dict[str, str]:
         known = {name: importlib.metadata.version(name) for name in ("siglip-kernel", "triton")}
@@ -101,3 +140,10 @@ def _loss(options: Mapping[str, Any], world: World) -> Callable[..., torch.Tenso
     return functools.partial(
         siglip_kernel.fused_chunked_bf16_siglip_loss, chunk_size=chunk_size, use_fp8=backend == "chunked_bf16_fp8"
     )
+
+
+def _through_norm(rows: np.ndarray, of_unit: np.ndarray) -> np.ndarray:
+    """d(loss)/d(row) from d(loss)/d(unit row), both float32 `[rows, dims]`."""
+    norm = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    unit = rows / norm
+    return (of_unit - (of_unit * unit).sum(axis=1, keepdims=True) * unit) / norm

@@ -9,11 +9,11 @@ import importlib
 
 import pytest
 
-from baselines.interface import Declaration
+from baselines.interface import Declaration, World
 from tests.baselines import driver
 
 ARTICLE = {"rows": 128, "dims": 1024, "prefixes": (64, 128, 256, 512, 1024)}
-SIGLIP = ("default", "minimum_memory", "fp8", "fused_fp32", "reference")
+SIGLIP = tuple(driver.registry()["siglip_kernel"]["variants"])
 
 
 def adapter(name: str) -> type:
@@ -40,8 +40,9 @@ def test_declarations(name: str, sets: int, scale_parameter: str) -> None:
 @pytest.mark.parametrize("name", ["siglip_kernel", "inf_cl", "triton_one_set"])
 def test_adapters_import_without_their_packages_and_refuse_the_cpu(name: str) -> None:
     importlib.import_module(f"baselines.{name}")
-    for variant in driver.registry()[name]["variants"]:
-        assert reason(name, variant) is None
+    for variant, data in driver.registry()[name]["variants"].items():
+        shape = {"dims": 768, "prefixes": [768]} if data["options"].get("unit_rows") else {}
+        assert reason(name, variant, **shape) is None
         assert "an NVIDIA GPU" in reason(name, variant, device="cpu")
     assert name != "inf_cl" or reason(name, "ring", device="cpu", world_size=2) is None
 
@@ -58,6 +59,37 @@ def test_siglip_kernel_refuses_what_it_cannot_take() -> None:
     assert reason("siglip_kernel", "default", world_size=2) is None
     for variant in ("fp8", "fused_fp32"):
         assert "distributed" in reason("siglip_kernel", variant, world_size=2)
+
+
+def test_siglip_kernel_takes_unit_rows_of_one_prefix_and_graphs_on_one_gpu() -> None:
+    readme = {"rows": 65536, "dims": 768, "prefixes": [768]}
+    for changes, said in (
+        ({"prefixes": [768]}, "one prefix"),
+        (readme | {"prefixes": [384, 768]}, "one prefix"),
+        (readme | {"gradient_dtype": "float32"}, "bf16"),
+        (readme | {"world_size": 2}, "one GPU"),
+    ):
+        assert said in reason("siglip_kernel", "default_unit_rows", **changes), changes
+    assert "one NVIDIA GPU" in reason("siglip_kernel", "default_graph", world_size=2)
+
+
+def test_siglip_kernel_s_unit_rows_are_inputs_and_gradients_are_of_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The adapter around unit rows with the package's own PyTorch loss, on the CPU, against the float64 reference."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))  # the package's import asks for it
+    package = pytest.importorskip("siglip_kernel")
+    loss, seen = package.fused_siglip_loss, []
+    monkeypatch.setattr(package, "fused_siglip_loss", lambda *sets, **named: seen.append(sets) or loss(*sets, **named))
+    case = driver.make_case("siglip_kernel", "reference_unit_rows", rows=24, prefixes=(96,), scale=5.0, bias=-1.0)
+    system = adapter("siglip_kernel")(case, World())
+    system.build()
+    system.step()
+    system.step()
+    driver.within(case, [system.outputs()])
+    images, captions, *_ = seen[-1]
+    assert [images is system.leaves[0], captions is system.leaves[1]] == [True, True], "no copy and no cast in the step"
+    assert images.dtype == torch.bfloat16 and torch.allclose(images.float().norm(dim=1), torch.ones(24), atol=5e-3)
 
 
 def test_inf_cl_refuses_what_reads_past_the_end() -> None:
