@@ -12,6 +12,7 @@ variants() {
 default default
 ring6 wide=1,ring=6,lag=4,interleave=1
 corrected corrected=1
+one_launch one_launch=1
 END
 }
 

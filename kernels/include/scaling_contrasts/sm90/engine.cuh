@@ -22,6 +22,8 @@ struct sm90_tuning_t {
     bool general = false;           ///< take the general path for the article's ladder, too (tests)
     std::optional<bool> fp16 = {};  ///< rows and weights as fp16, in scratch; empty: where gradients are fp32
     bool corrected = false;         ///< the article's ladder in bf16: tiles of the diagonal take straight code, too
+    /// That, and a step is one kernel, where a GPU's rows are all there are and have no columns past the ladder.
+    bool one_launch = false;
 };
 
 class sm90_engine_t {
@@ -32,6 +34,9 @@ class sm90_engine_t {
         if (!probe.plan(problem, tuning)) return 0;
         return probe.lay_out(nullptr);
     }
+
+    /// Bytes at the beginning of scratch that are the engine's from construct() on, between steps, too.
+    size_t kept_bytes() const { return kept_bytes_; }
 
     /// `scratch`: scratch_bytes() of device memory, 256-byte aligned; stays the caller's.
     gpu_status_t construct(gpu_problem_t const& problem, void* scratch, sm90_tuning_t const& tuning = {}) {
@@ -44,6 +49,10 @@ class sm90_engine_t {
                          "cudaFuncSetAttribute");
         };
         if (auto s = for_kind(prepare_launch); !s) return s;
+        if (tuning_.one_launch) {
+            if (auto s = check(cudaMemset(a_.next_item, 0, flag_words_ * sizeof(uint32_t)), "cudaMemset"); !s) return s;
+            if (auto s = check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize"); !s) return s;
+        }
         return problem.pairs_once ? for_pair_kind(prepare_launch) : gpu_status_t{};
     }
 
@@ -58,6 +67,8 @@ class sm90_engine_t {
         a_.first_row = first_row;
         scored_ = false;
         if (auto s = map(row_maps_, a_.x, a_.row.live); !s) return s;
+        labels_ = labels;
+        if (tuning_.one_launch) return {};
         flags_clean_ = a_.row.blocks > 0;
         return prepare(x, labels, a_.row.live, first_row, row_records_, a_.row.blocks, true, a_.s, stream);
     }
@@ -67,6 +78,7 @@ class sm90_engine_t {
     /// positives' weights.
     gpu_status_t score(void const* embeddings, int32_t const* labels, uint32_t rows, uint32_t live, int64_t first_row,
                        bool own, cudaStream_t stream, bool stays = true) {
+        if (tuning_.one_launch) return {};  // all of it is launched by finish()
         auto const* x = static_cast<__nv_bfloat16 const*>(embeddings);
         sm90::params_t a = a_;
         sm90::maps_t maps = row_maps_;
@@ -176,6 +188,8 @@ class sm90_engine_t {
                                "cudaMemsetAsync");
                 !s)
                 return s;
+        if (tuning_.one_launch)
+            return for_kind([&]<class kind_>(kind_) { return launch_step<kind_>(row_maps_, a, stream); });
         dim3 const grid(a.row.blocks, a.programs * 2);
         if (fp16_) sm90::finish_kernel<ptx::fp16_pair_t><<<grid, sm90::finish_threads_k, 0, stream>>>(a);
         else sm90::finish_kernel<ptx::bf16_pair_t><<<grid, sm90::finish_threads_k, 0, stream>>>(a);
@@ -187,6 +201,7 @@ class sm90_engine_t {
     /// Calls `work` with the kind of step kernel that solves the problem.
     template <class work_at>
     gpu_status_t for_kind(work_at const& work) const {
+        if (tuning_.one_launch) return work(sm90::one_launch_t<sm90::corrected_t<sm90::article_t<false>>>{});
         if (tuning_.corrected) return work(sm90::corrected_t<sm90::article_t<false>>{});
         return for_plain_kind(work);
     }
@@ -202,8 +217,28 @@ class sm90_engine_t {
     }
     template <class kind_>
     gpu_status_t launch_step(sm90::maps_of<kind_> const& maps, sm90::params_t const& a, cudaStream_t stream) const {
-        sm90::step_kernel<kind_><<<sms_ * sm90::ctas_k, sm90::threads_k, shared_bytes<kind_>(), stream>>>(maps, a);
+        auto const args = [&] {
+            if constexpr (kind_::one_launch) return whole_step(a);
+            else return a;
+        }();
+        sm90::step_kernel<kind_><<<sms_ * sm90::ctas_k, sm90::threads_k, shared_bytes<kind_>(), stream>>>(maps, args);
         return check(cudaGetLastError(), "step_kernel");
+    }
+    /// What the kernel of a step in one launch is told.
+    sm90::one_launch_params_t whole_step(sm90::params_t const& given) const {
+        sm90::one_launch_params_t a = {given};
+        a.own = true;
+        a.column = a.row;
+        a.column_x = a.x;
+        plan_superblocks(a);
+        place_flags(a);
+        a.labels = labels_;
+        a.records = row_records_;
+        a.left = a.next_item + 1;
+        a.ready = a.turn + size_t(a.row.blocks) * a.programs;
+        a.flags = a.next_item;
+        a.flag_words = int(flag_words_);
+        return a;
     }
     template <class kind_>
     static constexpr int shared_bytes() {
@@ -250,8 +285,9 @@ class sm90_engine_t {
             uniform = uniform && p.prefix_weights[i] == p.prefix_weights[0];
         }
         fast_ = article && uniform && !tuning.general;
-        fp16_ = tuning.fp16.value_or(p.fp32_gradients && !tuning.corrected && fits_fp16(p));
-        if (tuning.corrected && (!fast_ || fp16_ || p.pairs_once))
+        tuning_.corrected |= tuning.one_launch;
+        fp16_ = tuning.fp16.value_or(p.fp32_gradients && !tuning_.corrected && fits_fp16(p));
+        if (tuning_.corrected && (!fast_ || fp16_ || p.pairs_once))
             return refuse("corrected tiles are for the article's ladder, in bf16, with blocks scored for one GPU");
         for (int band = 0; band < a_.prefixes; ++band) {
             int const begin = band ? int(p.prefixes[band - 1]) : 0, end = int(p.prefixes[band]);
@@ -259,6 +295,7 @@ class sm90_engine_t {
                 a_.program[a_.programs++] = {int16_t(band), int16_t(column),
                                              int16_t(std::min(sm90::piece_k, end - column))};
         }
+        tuning_.one_launch = tuning.one_launch && p.candidate_rows == 0 && a_.columns == a_.dims;
         a_.rows_everywhere = double(p.total_live);
         a_.self_pairs = p.self_pairs;
         a_.fp32_gradients = p.fp32_gradients;
@@ -284,15 +321,18 @@ class sm90_engine_t {
         size_t const blocks = both ? sm90::first_candidate(a) + a.column.blocks : a.row.blocks;
         return 4 + size_t(a.superblocks) * (sm90::counts_of(a) + 1) + blocks * a.programs;
     }
+    static void place_flags(sm90::params_t& a) {
+        a.scored = a.next_item + 4;
+        a.consumed = a.scored + size_t(a.superblocks) * sm90::counts_of(a);
+        a.turn = a.consumed + a.superblocks;
+    }
     /// The superblocks of the block of candidates in `a`, with flags that are zero.
     gpu_status_t plan_flags(sm90::params_t& a, bool both, cudaStream_t stream) {
         plan_superblocks(a);
         size_t const flags = flag_words(a, both);
         if (flags > flag_words_)
             return {status_t::unsupported_k, "a block of candidates needs more flags than were laid out"};
-        a.scored = a.next_item + 4;
-        a.consumed = a.scored + size_t(a.superblocks) * sm90::counts_of(a);
-        a.turn = a.consumed + a.superblocks;
+        place_flags(a);
         bool const clean = flags_clean_;  // begin() has zeroed them for the first block
         flags_clean_ = false;
         return clean ? gpu_status_t{}
@@ -311,11 +351,20 @@ class sm90_engine_t {
         };
         size_t const blocks = size_t(std::max(1, a_.row.blocks)), prefixes = size_t(a_.prefixes);
         size_t const column_blocks = (problem_.candidate_rows + sm90::tile_k - 1) / sm90::tile_k;
+        if (tuning_.one_launch) {  // first, where kept_bytes() says
+            sm90::params_t own = a_;
+            own.own = true;
+            own.column.blocks = own.row.blocks;
+            plan_superblocks(own);
+            flag_words_ = flag_words(own, false) + blocks;
+            take(a_.next_item, flag_words_);
+            kept_bytes_ = at;
+        }
         take(row_records_, blocks * sm90::record_floats(a_.prefixes));
         take(column_records_, column_blocks * sm90::record_floats(a_.prefixes));
         take(a_.s, blocks * prefixes * sm90::tile_k);
         take(a_.sums, blocks * 2);
-        take(a_.partials, blocks * 3);
+        take(a_.partials, blocks * (tuning_.one_launch ? 4 : 3));
         take(a_.finished, 64);
         take(a_.residual_count, blocks * sm90::tile_k);
         take(a_.residuals, blocks * sm90::tile_k * (fast_ ? sm90::residuals_k : 0));
@@ -332,8 +381,10 @@ class sm90_engine_t {
         plan_superblocks(own);
         foreign.column.blocks = int(column_blocks);
         plan_superblocks(foreign);
-        flag_words_ = std::max(flag_words(own, false), flag_words(foreign, problem_.pairs_once));
-        take(a_.next_item, flag_words_);
+        if (!tuning_.one_launch) {
+            flag_words_ = std::max(flag_words(own, false), flag_words(foreign, problem_.pairs_once));
+            take(a_.next_item, flag_words_);
+        }
         // tiles of a ring that never wraps need not be whole
         size_t const superblocks =
             size_t(std::min(a_.ring, std::max(1, std::max(own.superblocks, foreign.superblocks))));
@@ -393,7 +444,8 @@ class sm90_engine_t {
     int sms_ = 0;
     float *row_records_ = nullptr, *column_records_ = nullptr, *row_scale_ = nullptr;
     __nv_bfloat16 *row_y_ = nullptr, *column_y_ = nullptr;  // fp16 in fact
-    size_t flag_words_ = 0;
+    int32_t const* labels_ = nullptr;
+    size_t flag_words_ = 0, kept_bytes_ = 0;
     sm90::maps_t row_maps_ = {};
     sm90::encode_t encode_ = nullptr;
 };

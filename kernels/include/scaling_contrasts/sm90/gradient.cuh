@@ -119,8 +119,14 @@ __device__ __forceinline__ void write_share(params_t const& a, item_t const& ite
     c.outputs ^= 1;
 }
 
+/// The last share of a tile, where the step is one launch: see finish_share.cuh.
 template <class kind_, int size_>
-__device__ __forceinline__ void gradient_item(params_t const& a, item_t const& item, consumer_t<kind_>& c) {
+__device__ __forceinline__ void finish_share(params_t const& a, item_t const& item, consumer_t<kind_>& c, uint32_t seen,
+                                             scales_t const& scale, float (&top)[size_], float (&bottom)[size_]);
+
+template <class kind_, int size_>
+__device__ __forceinline__ void gradient_item(params_t const& a, item_t const& item, consumer_t<kind_>& c,
+                                              scales_t const& scale) {
     sum_t const sum = sum_of<kind_>(a, item);
     uint32_t seen = 0;  // looked up early, so that the answer is here when it is needed
     if (c.lane == 0 && item.count)
@@ -135,7 +141,12 @@ __device__ __forceinline__ void gradient_item(params_t const& a, item_t const& i
     last_stage<kind_>(c);
     watch.lap(size_ == 64 ? wide_products_k : narrow_products_k, c.thread == 0);
     watch.count(size_ == 64 ? wide_items_k : narrow_items_k, c.thread == 0);
-    write_share<kind_>(a, item, c, seen, top, bottom);
+    if constexpr (kind_::one_launch) {
+        if (completes<kind_>(a, item, sum)) finish_share<kind_>(a, item, c, seen, scale, top, bottom);
+        else write_share<kind_>(a, item, c, seen, top, bottom);
+    } else {
+        write_share<kind_>(a, item, c, seen, top, bottom);
+    }
     watch.lap(gradient_output_k, c.thread == 0);
 }
 

@@ -15,14 +15,16 @@ using pair_of = std::conditional_t<fp16_, ptx::fp16_pair_t, ptx::bf16_pair_t>;
 template <bool fp16_>
 struct general_t {
     using pair = pair_of<fp16_>;
-    static constexpr bool fast = false, fp16 = fp16_, gives_back = false, both = false, corrected = false;
+    static constexpr bool fast = false, fp16 = fp16_, gives_back = false, both = false, corrected = false,
+                          one_launch = false;
 };
 
 /// The article's ladder. `gives_back`: what rounding takes off positives' weights is kept for the end of the step.
 template <bool fp16_>
 struct article_t {
     using pair = pair_of<fp16_>;
-    static constexpr bool fast = true, fp16 = fp16_, gives_back = true, both = false, corrected = false;
+    static constexpr bool fast = true, fp16 = fp16_, gives_back = true, both = false, corrected = false,
+                          one_launch = false;
 };
 
 /// Where positives, self pairs and absent cells are among cells far below zero, straight code is corrected for them.
@@ -30,6 +32,15 @@ template <class kind_>
 struct corrected_t : kind_ {
     static constexpr bool corrected = true;
 };
+
+/// The step is this kernel alone: see one_launch.cuh.
+template <class kind_>
+struct one_launch_t : kind_ {
+    static constexpr bool one_launch = true;
+};
+
+template <class kind_>
+using params_of = std::conditional_t<kind_::one_launch, one_launch_params_t, params_t>;
 
 /// The same for a block of another device's rows that is scored for both devices: the candidates get gradients, too.
 template <class kind_>

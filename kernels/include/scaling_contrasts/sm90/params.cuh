@@ -89,6 +89,16 @@ struct params_t {
     int64_t* column_s;
 };
 
+/// What the kernel of a step in one launch is told besides.
+struct one_launch_params_t : params_t {
+    int32_t const* labels;  // or null: every row its own group
+    float* records;         // of the rows: what `row` and `column` refer to
+    uint32_t* ready;        // [row block]: rows whose statistics are there
+    uint32_t* left;         // CTAs that are done
+    uint32_t* flags;        // all counts, which are zero between steps
+    int flag_words;
+};
+
 /// Where their blocks begin in `turn` and in the numbers of items: behind whole strips of the rows'.
 __host__ __device__ inline int first_candidate(params_t const& a) { return a.strips_i * strip_k; }
 

@@ -3,7 +3,7 @@
 // one for the rows and one for the columns, were no faster, and neither was a warp of its own that takes the items: see
 // docs/performance.md.)
 #pragma once
-#include "scaling_contrasts/sm90/shared.cuh"
+#include "scaling_contrasts/sm90/one_launch.cuh"
 
 namespace scaling_contrasts::sm90 {
 
@@ -24,7 +24,7 @@ using maps_of = std::conditional_t<kind_::both, both_maps_t, maps_t>;
 template <class kind_>
 struct producer_t {
     using shared = shared_t<kind_>;
-    params_t const& a;
+    params_of<kind_> const& a;
     maps_of<kind_> const& maps;
     uint32_t base;
     ring_t<score_stages_k> score_ring;
@@ -71,12 +71,29 @@ struct producer_t {
         };
         // the statistics are safe: slab 0 of tile n + 2 is loaded after every consumer has multiplied one of n + 1
         uint32_t const stats = base + shared::at_stats(0, 0) + (item.k & 2) * shared::stats_k * 4;
-        load(0, 2 * stats_bytes, [&](uint32_t full) {
+        auto const load_stats = [&](uint32_t full) {
             ptx::bulk_load(stats, row_stats, stats_bytes, full);
             ptx::bulk_load(stats + shared::stats_k * 4, column_stats, stats_bytes, full);
-        });
+        };
+        if constexpr (kind_::one_launch) {  // they are found under the first loads
 #pragma unroll 1
-        for (int s = 1; s < slabs; ++s) load(s, 0, [](uint32_t) {});
+            for (int s = 0; s < slabs; ++s) {
+                load(s, 0, [](uint32_t) {});
+                if (s != score_stages_k - 1) continue;
+                if (ptx::elect()) {
+                    await_statistics(a, item.row);
+                    if (item.at != item.row) await_statistics(a, item.at);
+                    ptx::fence_async();
+                    ptx::mbar_expect(base + shared::at_stats_full, 2 * stats_bytes);
+                    load_stats(base + shared::at_stats_full);
+                }
+                __syncwarp();
+            }
+        } else {
+            load(0, 2 * stats_bytes, load_stats);
+#pragma unroll 1
+            for (int s = 1; s < slabs; ++s) load(s, 0, [](uint32_t) {});
+        }
         await_drained();  // of the item before: long done
         undrained = true;
     }
@@ -97,6 +114,15 @@ struct producer_t {
         sum_t const sum = sum_of<kind_>(a, item);
         program_t const program = a.program[item.at];
         bool const narrow = program.width < piece_k;
+        auto const fill = [&](auto const& copy) {
+            uint32_t const at = base + gradient_ring.at() * gradient_stage_bytes_k,
+                           full = base + shared::at_full + (score_stages_k + gradient_ring.at()) * 8;
+            if (gradient_ring.at() > 0) await_drained();  // the stash lies under the later stages
+            ptx::mbar_wait(base + shared::at_empty + (score_stages_k + gradient_ring.at()) * 8,
+                           gradient_ring.phase() ^ 1);
+            if (ptx::elect()) copy(at, full);
+            gradient_ring.next();
+        };
         uint32_t const width = strip_k * a.wide, i0 = (item.origin >> 16) * strip_k,
                        j0 = (item.origin & 0xffff) * strip_k;
         uint32_t const block_bytes = (kind_::fast ? 5 : a.prefixes) * plane_bytes_k;
@@ -112,12 +138,7 @@ struct producer_t {
             for (uint32_t slab = 0; slab < 2; ++slab) {
                 int const row = int(block) * tile_k + int(slab) * slab_k;
                 uint8_t const* plane = weights + program.band * plane_bytes_k;
-                uint32_t const at = base + gradient_ring.at() * gradient_stage_bytes_k,
-                               full = base + shared::at_full + (score_stages_k + gradient_ring.at()) * 8;
-                if (gradient_ring.at() > 0) await_drained();  // the stash lies under the later stages
-                ptx::mbar_wait(base + shared::at_empty + (score_stages_k + gradient_ring.at()) * 8,
-                               gradient_ring.phase() ^ 1);
-                if (ptx::elect()) {
+                fill([&](uint32_t at, uint32_t full) {
                     ptx::mbar_expect(full, gradient_stage_bytes_k - (narrow ? slab_k * 128 : 0));
                     if (!transposed) {  // all 128 rows of the tile, 64 of its columns
                         ptx::bulk_load(at, plane + slab * (plane_bytes_k / 2), plane_bytes_k / 2, full);
@@ -128,15 +149,24 @@ struct producer_t {
                     uint32_t const rows = at + gradient_stage_bytes_k / 2;
                     if (narrow) ptx::tma_load(rows, single(sum.column_side), program.column, row, full);
                     else ptx::tma_load(rows, pair(sum.column_side), 0, row, program.column / slab_k, full);
-                }
-                gradient_ring.next();
+                });
             }
         }
+        if (kind_::one_launch && completes<kind_>(a, item, sum))  // the rows themselves, for their norms' share
+            fill([&](uint32_t at, uint32_t full) {
+                ptx::mbar_expect(full, narrow ? 2 * slab_k * 128 : gradient_stage_bytes_k);
+                for (int half = 0; half < 2; ++half) {
+                    int const row = int(item.row) * tile_k + half * slab_k;
+                    uint32_t const to = at + half * (gradient_stage_bytes_k / 2);
+                    if (narrow) ptx::tma_load(to, &maps.single, program.column, row, full);
+                    else ptx::tma_load(to, &maps.pair, 0, row, program.column / slab_k, full);
+                }
+            });
     }
 };
 
 template <class kind_>
-__device__ __forceinline__ void produce(params_t const& a, maps_of<kind_> const& maps, uint32_t base) {
+__device__ __forceinline__ void produce(params_of<kind_> const& a, maps_of<kind_> const& maps, uint32_t base) {
     using shared = shared_t<kind_>;
     bool const leader = (threadIdx.x & 31) == 0;
     producer_t<kind_> producer = {a, maps, base, {}, {}};

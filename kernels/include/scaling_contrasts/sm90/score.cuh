@@ -110,6 +110,8 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             }
             c.score.next();
         }
+        if constexpr (kind_::one_launch)
+            if (p == 0) ptx::mbar_wait(c.base + shared::at_stats_full, item.k >> 1);
         load_norms(p);  // under the last products
         ptx::wgmma_wait<0>();
         release(c.score.before());

@@ -41,6 +41,7 @@ struct alignas(1024) shared_t {
     uint64_t item_full[queue_k], item_empty[queue_k];
     uint64_t out_full, out_empty;  // staged output, and leave to stage more
     uint64_t drained;              // a score item's planes have left the stash
+    uint64_t stats_full;           // one launch: those of a score item are there
 
     static constexpr uint32_t at_stash = score_stages_k * score_stage_bytes_k;
     __host__ __device__ static constexpr uint32_t at_stats(int parity, int side) {
@@ -55,11 +56,12 @@ struct alignas(1024) shared_t {
     static constexpr uint32_t at_out_full = at_item_empty + queue_k * 8;
     static constexpr uint32_t at_out_empty = at_out_full + 8;
     static constexpr uint32_t at_drained = at_out_empty + 8;
+    static constexpr uint32_t at_stats_full = at_drained + 8;
 };
 using article_shared_t = shared_t<article_t<false>>;
 using general_shared_t = shared_t<general_t<false>>;
-static_assert(offsetof(article_shared_t, drained) == article_shared_t::at_drained &&
-              offsetof(general_shared_t, drained) == general_shared_t::at_drained);
+static_assert(offsetof(article_shared_t, stats_full) == article_shared_t::at_stats_full &&
+              offsetof(general_shared_t, stats_full) == general_shared_t::at_stats_full);
 static_assert(article_shared_t::at_stash + stash_k * area_bytes_k <= article_shared_t::operand_bytes_k);
 static_assert(sizeof(article_shared_t) + 1024 <= 115712 && sizeof(general_shared_t) + 1024 <= 115712);  // two an SM
 
@@ -117,6 +119,12 @@ __device__ __forceinline__ sum_t sum_of(params_t const& a, item_t const& item) {
     r.transposed = r.column_side ? count : a.own && item.row > j0 ? min(item.row - j0, count) : 0;
     r.direct = count - r.transposed;
     return r;
+}
+
+/// Whether a gradient item, whose sum is `sum`, has the last share of its tile.
+template <class kind_>
+__device__ __forceinline__ bool completes(params_t const& a, item_t const& item, sum_t const& sum) {
+    return kind_::one_launch && !sum.column_side && int(item.origin & 0xffff) + a.wide >= a.strips_j;
 }
 
 /// Half a tile of a score item is stored. Strips begin at multiples of strip_k.

@@ -1,6 +1,7 @@
 // The step kernel: persistent, two CTAs an SM, scoring one superblock while others multiply the weights of earlier
 // ones.
 #pragma once
+#include "scaling_contrasts/sm90/finish_share.cuh"
 #include "scaling_contrasts/sm90/produce.cuh"
 #include "scaling_contrasts/sm90/score.cuh"
 
@@ -58,7 +59,7 @@ __device__ __forceinline__ void publish(params_t const& a, uint32_t base) {
 
 template <class kind_>
 __global__ void __launch_bounds__(threads_k, ctas_k)
-    step_kernel(maps_of<kind_> const __grid_constant__ maps, params_t const __grid_constant__ a) {
+    step_kernel(maps_of<kind_> const __grid_constant__ maps, params_of<kind_> const __grid_constant__ a) {
     using shared = shared_t<kind_>;
     extern __shared__ uint8_t raw[];
     uint32_t const base = (ptx::smem(raw) + 1023) & ~1023u;
@@ -76,6 +77,7 @@ __global__ void __launch_bounds__(threads_k, ctas_k)
         ptx::mbar_init(base + shared::at_out_full, 4);
         ptx::mbar_init(base + shared::at_out_empty, 1);
         ptx::mbar_init(base + shared::at_drained, 1);
+        if constexpr (kind_::one_launch) ptx::mbar_init(base + shared::at_stats_full, 1);
         ptx::fence_mbar_init();
     }
     __syncthreads();
@@ -85,6 +87,8 @@ __global__ void __launch_bounds__(threads_k, ctas_k)
         int const warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
         if (warp == 0) produce<kind_>(a, maps, base);
         else if (warp == 1 && lane == 0) publish<kind_>(a, base);
+        if constexpr (kind_::one_launch)
+            if (warp > 1) find_statistics(a, warp, lane);
     } else {
         ptx::reg_alloc<216>();
         consumer_t<kind_> c;
@@ -101,10 +105,11 @@ __global__ void __launch_bounds__(threads_k, ctas_k)
             if (item.kind == stop_k) break;
             if (item.kind == score_k) score_item<kind_>(a, item, c, scale);
             else if (__reduce_or_sync(~0u, uint32_t(a.program[item.at].width)) == piece_k)
-                gradient_item<kind_, 64>(a, item, c);
-            else gradient_item<kind_, 32>(a, item, c);
+                gradient_item<kind_, 64>(a, item, c, scale);
+            else gradient_item<kind_, 32>(a, item, c, scale);
         }
     }
+    if constexpr (kind_::one_launch) leave(a, base + shared::at_item);
 }
 
 }  // namespace scaling_contrasts::sm90

@@ -1,0 +1,111 @@
+// A step in one launch, for few rows and no other device: what else the step kernel does then. Two warps of each CTA that
+// have no other work find the rows' norms while the first products run; a score item waits for those of its two row
+// blocks. The last share of a gradient tile is finished where it is (finish_share.cuh). The last CTA to leave sums up
+// the scalars, and zeroes all counts for the next step.
+//
+// Warps that find norms wait for nothing, and items only for items taken before them: nothing hangs, whatever the order
+// in which CTAs start, as long as all of them run in the end.
+#pragma once
+#include "scaling_contrasts/sm90/finish.cuh"
+#include "scaling_contrasts/sm90/shared.cuh"
+
+namespace scaling_contrasts::sm90 {
+
+/// Statistics of the article's prefixes, by the warps with numbers 2 and 3 of all CTAs, a row at a time.
+__device__ __forceinline__ void find_statistics(one_launch_params_t const& a, int warp, int lane) {
+    int const rows = a.row.blocks * tile_k, step = int(gridDim.x) * 2;
+    int row = int(blockIdx.x) * 2 + warp - 2;
+    uint4 v[4];  // columns 256 k + 8 lane and on
+    auto const load = [&] {
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+            v[k] = row < a.row.live ? __ldg(reinterpret_cast<uint4 const*>(a.x + int64_t(row) * a.dims) + k * 32 + lane)
+                                    : make_uint4(0, 0, 0, 0);
+    };
+    load();
+#pragma unroll 1
+    while (row < rows) {
+        int const block = row / tile_k, in_block = row % tile_k;
+        bool const live = row < a.row.live;
+        float square[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            uint32_t const word[4] = {v[k].x, v[k].y, v[k].z, v[k].w};
+            square[k] = 0.f;
+#pragma unroll
+            for (uint32_t const w : word)
+                square[k] = fmaf(ptx::lo_bf16(w), ptx::lo_bf16(w), fmaf(ptx::hi_bf16(w), ptx::hi_bf16(w), square[k]));
+        }
+        int64_t const at = row;
+        row += step;
+        load();  // under the sums
+        float later = square[1], last = square[2] + square[3], sum = square[0], part[5];
+#pragma unroll
+        for (int m = 1; m < 32; m *= 2) {
+            if (m == 8) part[0] = __shfl_sync(~0u, sum, 0);
+            if (m == 16) part[1] = __shfl_sync(~0u, sum, 0);
+            sum += __shfl_xor_sync(~0u, sum, m);
+            later += __shfl_xor_sync(~0u, later, m);
+            last += __shfl_xor_sync(~0u, last, m);
+        }
+        part[2] = sum;
+        part[3] = sum + later;
+        part[4] = part[3] + last;
+        float* const record = a.records + int64_t(block) * record_floats(5);
+        if (lane < 5) {
+            float const norm = sqrtf(lane == 0   ? part[0]
+                                     : lane == 1 ? part[1]
+                                     : lane == 2 ? part[2]
+                                     : lane == 3 ? part[3]
+                                                 : part[4]);
+            float const inv = norm < least_norm_k ? 0.f : 1.f / norm;
+            record[lane * tile_k + in_block] = inv;
+            record[(6 + lane) * tile_k + permuted(in_block)] = inv;
+            a.s[(int64_t(block) * 5 + lane) * tile_k + in_block] = 0;
+        }
+        if (lane == 0) {
+            a.residual_count[at] = 0;
+            int32_t const label = !live ? 0 : a.labels ? a.labels[at] : int32_t(a.first_row + at);
+            record[5 * tile_k + in_block] = __int_as_float(label);
+        }
+        if (in_block == 0 && lane < 2) a.sums[block * 2 + lane] = 0;
+        __syncwarp();
+        if (lane == 0) ptx::add_release(a.ready + block, 1);
+    }
+}
+
+/// One thread: waits for the statistics of a row block.
+__device__ __forceinline__ void await_statistics(one_launch_params_t const& a, uint32_t block) {
+    ptx::wait_count(a.ready + block, tile_k);
+}
+
+/// All threads, when their work is done. `at_last`: a word of shared memory.
+__device__ __forceinline__ void leave(one_launch_params_t const& a, uint32_t at_last) {
+    __syncwarp();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        uint32_t const before = atomicAdd(a.left, 1u);
+        ptx::store_int(at_last, before == gridDim.x - 1);
+    }
+    __syncthreads();
+    if (!ptx::load_int(at_last)) return;
+    __threadfence();
+    for (int i = int(threadIdx.x); i < a.flag_words; i += threads_k) a.flags[i] = 0;
+    int const k = threadIdx.x / 32, lane = threadIdx.x & 31;  // loss, dL/dt, dL/db
+    if (k >= 3) return;
+    scales_t const scale = scales_of(a);
+    double sum = 0.0;
+    for (int block = lane; block < a.row.blocks; block += 32) {
+        if (k == 1)
+            for (int warp = 0; warp < 4; ++warp) sum += __ldcg(a.partials + 4 * block + warp);
+        else sum += double(__ldcg(reinterpret_cast<long long const*>(a.sums) + 2 * block + k / 2)) / double(scale.sum);
+    }
+    sum = sum_over_warp(sum) * (double(a.weight) / a.rows_everywhere);
+    if (k == 1) sum /= double(scale.t2);
+    if (lane != 0) return;
+    if (a.scalars) a.scalars[k] = float(sum);
+    if (a.scalars_double) a.scalars_double[k] = sum;
+}
+
+}  // namespace scaling_contrasts::sm90
