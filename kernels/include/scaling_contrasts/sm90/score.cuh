@@ -157,10 +157,10 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         }
         return !__any_sync(~0u, !(fmaxf(fmaxf(e4[0], e4[1]), fmaxf(e4[2], e4[3])) < far_k));
     };
-    bool correctable = false;            // special cells may be far below zero all the same
-    uint32_t marked = 0;                 // a bit for 16 columns that hold them
-    float positive_loss, positive_grad;  // of a band's positives far below zero
-    bool hot;                            // not all of them are
+    bool correctable = false;                        // special cells may be far below zero all the same
+    uint32_t marked = 0;                             // a bit for 16 columns that hold them
+    float positive_loss = 0.f, positive_grad = 0.f;  // of a band's positives far below zero
+    bool hot = false;                                // not all of them are
     // A marked cell's weight; adds it to these, and takes it out of what is summed as negatives.
     auto marked_weight = [&](int p, int cell, uint32_t marks, float q, float& e) {
         float weight = 0.f;
