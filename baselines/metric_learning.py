@@ -1,9 +1,10 @@
 """Package pytorch-metric-learning (2.9.0): losses over one labelled set, at the settings of its performance page.
 
 The package builds lists of pairs or triplets and gathers their distances; its distances normalise rows inside the loss.
-Settings are the page's where it states them: Contrastive margins 0 and 1.4, triplet margin 0.2, ArcFace margin 0.5
-radians; where it states none they are the package's defaults. NT-Xent and SupCon take the case's scale as a constant
-1/temperature, as the package has it: scale gets no gradient. `baselines/metric_reference.py` defines the losses.
+Settings are the page's where it states them: Contrastive margins 0 and 1.4, triplet margin 0.2, the pair miner's
+margins 0.2 and 1.4, ArcFace margin 0.5 radians; where it states none they are the package's defaults. NT-Xent and
+SupCon take the case's scale as a constant 1/temperature, as the package has it: scale gets no gradient.
+`baselines/metric_reference.py` defines the losses.
 
 Option `form` goes with `one_set_info_nce`, `classes` with the proxy losses, whose proxies get gradients too, inside the
 step. With `precision: bf16` rows and proxies stay bf16 throughout,
@@ -31,7 +32,8 @@ from baselines.torch_runtime import TorchSystem
 
 _ARC_DEGREES = math.degrees(0.5)
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
-_BY_CDIST = ("one_set_contrastive", "one_set_triplet", "one_set_triplet_hard")  # the others take cosines
+# By torch.cdist; the others take cosines.
+_BY_CDIST = ("one_set_contrastive", "one_set_triplet", "one_set_triplet_hard", "one_set_mined_triplet")
 _FEW_ROWS = 25  # up to as many torch.cdist multiplies no matrices, and has no bf16
 
 
@@ -71,7 +73,7 @@ class MetricLearning(TorchSystem):
         from pytorch_metric_learning import miners
 
         self.losses = {prefix: self._loss(prefix) for prefix, _ in self.ladder}
-        self.miner = miners.BatchHardMiner() if self.case["loss"] == "one_set_triplet_hard" else None
+        self.miner = _MINERS[self.case["loss"]](miners) if self.case["loss"] in _MINERS else None
         self.proxies = [parameter for loss in self.losses.values() for parameter in loss.parameters()]
         self.targets = self.labels.long()
         if self.proxies:
@@ -126,9 +128,15 @@ _LOSSES: dict[str, Callable[[ModuleType, Mapping[str, Any], int], torch.nn.Modul
     "one_set_multi_similarity": lambda losses, case, prefix: losses.MultiSimilarityLoss(),
     "one_set_triplet": lambda losses, case, prefix: losses.TripletMarginLoss(margin=0.2),
     "one_set_triplet_hard": lambda losses, case, prefix: losses.TripletMarginLoss(margin=0.2),
+    "one_set_mined_triplet": lambda losses, case, prefix: losses.TripletMarginLoss(margin=0.2),
     "one_set_arcface": lambda losses, case, prefix: losses.ArcFaceLoss(
         case["options"]["classes"], prefix, margin=_ARC_DEGREES, scale=64
     ),
     "one_set_proxy_anchor": lambda losses, case, prefix: losses.ProxyAnchorLoss(case["options"]["classes"], prefix),
 }
 _FORMS = {"nt_xent": "NTXentLoss", "sup_con": "SupConLoss"}
+# What makes a miner, for the losses that have one: called with the package's module `miners`.
+_MINERS: dict[str, Callable[[ModuleType], torch.nn.Module]] = {
+    "one_set_triplet_hard": lambda miners: miners.BatchHardMiner(),
+    "one_set_mined_triplet": lambda miners: miners.PairMarginMiner(pos_margin=0.2, neg_margin=1.4),
+}

@@ -8,6 +8,7 @@ are, the package's "average of nonzero losses"; where there are none it is 0.
     one_set_multi_similarity  mean over rows of log(1 + sum over positives of e^(-2 (c - 0.5))) / 2
                               + log(1 + sum over negatives of e^(50 (c - 0.5))) / 50
     one_set_triplet           mean over triplets (i, p, n) of d_ip - d_in + 0.2, where above zero
+    one_set_mined_triplet     the same over triplets of mined pairs alone: d_ip above 0.2, d_in below 1.4
     one_set_triplet_hard      the same over one triplet a row: its farthest positive, its nearest negative
     one_set_arcface           mean over rows of the cross-entropy of 64 cos(u_i, proxy), the own class's angle enlarged
                               by 0.5 radians (where that stays below pi; else cos - 0.5 sin 0.5)
@@ -30,6 +31,7 @@ from harness import inputs
 
 NEGATIVE_MARGIN = 1.4
 TRIPLET_MARGIN = 0.2
+MINED_ABOVE, MINED_BELOW = 0.2, 1.4
 ALPHA, BETA, BASE = 2.0, 50.0, 0.5
 ARC_MARGIN, ARC_SCALE = 0.5, 64.0
 ANCHOR_MARGIN, ANCHOR_ALPHA = 0.1, 32.0
@@ -153,6 +155,11 @@ def _multi_similarity(cosines: np.ndarray, positive: np.ndarray, negative: np.nd
     return [(float((pull / ALPHA + push / BETA).sum()), float(len(cosines)), push_slopes - pull_slopes)]
 
 
+def _mined_triplet(cosines: np.ndarray, positive: np.ndarray, negative: np.ndarray) -> Parts:
+    distance, _ = _distances(cosines)
+    return _triplet(cosines, positive & (distance > MINED_ABOVE), negative & (distance < MINED_BELOW))
+
+
 def _triplet(cosines: np.ndarray, positive: np.ndarray, negative: np.ndarray) -> Parts:
     distance, slope = _distances(cosines)
     total, count, slopes = 0.0, 0.0, np.zeros_like(distance)
@@ -227,6 +234,7 @@ _PAIRS = {
     "one_set_contrastive": _contrastive,
     "one_set_multi_similarity": _multi_similarity,
     "one_set_triplet": _triplet,
+    "one_set_mined_triplet": _mined_triplet,
     "one_set_triplet_hard": _triplet_hard,
 }
 _PROXIES = {"one_set_arcface": _arcface, "one_set_proxy_anchor": _proxy_anchor}

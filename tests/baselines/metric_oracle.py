@@ -59,6 +59,14 @@ def triplet(rows: Rows, labels: list[int]) -> float:
     return mean_above_zero(violations)
 
 
+def mined_triplet(rows: Rows, labels: list[int]) -> float:
+    n = len(rows)
+    pairs = [(i, j, distance(rows[i], rows[j])) for i in range(n) for j in range(n) if i != j]
+    positives = [(i, j, apart) for i, j, apart in pairs if labels[i] == labels[j] and apart > 0.2]
+    negatives = [(i, j, apart) for i, j, apart in pairs if labels[i] != labels[j] and apart < 1.4]
+    return mean_above_zero([near - far + 0.2 for a, _, near in positives for b, _, far in negatives if a == b])
+
+
 def triplet_hard(rows: Rows, labels: list[int]) -> float:
     violations = []
     for a in range(len(rows)):

@@ -11,7 +11,7 @@ from harness import inputs
 from harness.cases import Case
 from tests.baselines import driver, metric_oracle, oracle
 
-LOSSES = ("contrastive", "multi_similarity", "triplet", "triplet_hard", "arcface", "proxy_anchor")
+LOSSES = ("contrastive", "multi_similarity", "triplet", "mined_triplet", "triplet_hard", "arcface", "proxy_anchor")
 PROXIES = ("arcface", "proxy_anchor")
 CLASSES = 5
 
@@ -83,6 +83,22 @@ def test_reference_equals_loops_and_numerical_derivatives(loss: str, changes: di
                 numerical[i, column] = oracle.derivative(shifted, centre, 1e-3)
                 values[i][column] = centre
         np.testing.assert_allclose(gradient, numerical, rtol=0, atol=1e-6 * max(np.abs(numerical).max(), 1e-9) + 1e-12)
+
+
+def test_the_pair_miner_leaves_out_near_positives_and_far_negatives() -> None:
+    """At a prefix of one column rows are 0 or 2 apart, at two some positives nearer than 0.2: both margins count."""
+    case = make_case("mined_triplet", rows=24, dims=3, prefixes=(1, 2, 3))
+    rows, _, labels = raw(case)
+    apart = {True: [], False: []}
+    for prefix in case["prefixes"]:
+        units = [metric_oracle.unit(row[:prefix]) for row in rows]
+        for i in range(24):
+            for j in range(i):
+                apart[labels[i] == labels[j]].append(metric_oracle.distance(units[i], units[j]))
+    assert min(apart[True]) < 0.2 < max(apart[True]) and min(apart[False]) < 1.4 < max(apart[False])
+    mined = metric_reference.evaluate(case)["loss"]
+    assert mined == pytest.approx(metric_oracle.loss(case, rows, [], labels), rel=1e-10)
+    assert abs(mined - metric_reference.evaluate({**case, "loss": "one_set_triplet"})["loss"]) > 0.01
 
 
 @pytest.mark.parametrize("loss", LOSSES)
