@@ -1,3 +1,4 @@
+import csv
 import dataclasses
 
 import pytest
@@ -234,3 +235,24 @@ def test_named_systems_are_measured_at_the_same_batch_of_pairs_too(bench):
     ]
     for overrides in (["systems=[ours]"], ["losses=[two_set_sigmoid]"], ["same_batch=null"]):
         assert {each.case.rows for each in planned(bench, CPU, *given, *overrides)} == {8, 16}, overrides
+
+
+def test_inf_cl_s_first_table_has_the_whole_grid_s_published_batches():
+    """CLIP's batches up to 128k, of which one GPU holds 64k: 96k are 4 grids of 36 GiB, predicted not to fit."""
+    with (configuration.ROOT / "results" / "published" / "inf_cl_table_1.csv").open(newline="") as file:
+        published = [row for row in csv.DictReader(file) if row["system"] == "clip_vanilla"]
+    batches = {int(row["rows"]) * int(row["world_size"]): row["status"] for row in published}
+    chosen = configuration.compose(["campaign=inf_cl_table_1"]).for_device("cuda")
+    found = plan.enumerate_cases(chosen, dataclasses.replace(CPU, gpus=(H200,)))
+    whole = {each.case.rows: each for each in found if each.case.variant == "clip_fp32" and each.case.world_size == 1}
+    assert {batch: batches[batch] for batch in sorted(batches) if batch <= 131072} == {
+        32768: "ok",
+        65536: "ok",
+        131072: "out_of_memory",
+    }
+    assert {rows: each.expects_out_of_memory for rows, each in whole.items()} == {
+        32768: False,
+        65536: False,
+        98304: True,
+        131072: True,
+    }
