@@ -67,14 +67,15 @@ std::string sm90_unsupported(problem_t const& problem) {
     if (problem.pairs_once && problem.world_size > 1 && problem.loss != loss_t::one_set_sigmoid_k)
         return "the sm90 engine finds gradients of another GPU's rows in one_set_sigmoid alone; leave out pairs=once, "
                "or use engine sm80";
-    if (problem.loss == loss_t::one_set_sigmoid_k && problem.forward_only)
-        return "the sm90 engine has no forward pass alone of one_set_sigmoid";
     auto const given = gpu_problem(problem, 0);
     if (sets_of(problem.loss) == 2 && problem.prefixes.size() > 1 && given.fp32_gradients)
         return "the sm90 engine rounds a ladder's weights twice over two sets, too coarse for fp32 gradients";
     if (problem.loss == loss_t::one_set_info_nce_k && given.fp32_gradients)
         return "the sm90 engine rounds one_set_info_nce's positives to bf16, too coarse for fp32 gradients";
-    bool const runs = problem.loss == loss_t::one_set_sigmoid_k ? sm90_engine_t::scratch_bytes(given) > 0
+    auto const one_set_bytes = [&] {
+        return problem.forward_only ? sm90_forward_bytes(given) : sm90_engine_t::scratch_bytes(given);
+    };
+    bool const runs = problem.loss == loss_t::one_set_sigmoid_k ? one_set_bytes() > 0
                       : problem.loss == loss_t::one_set_info_nce_k
                           ? sm90_groups_bytes(given, problem.forward_only) > 0
                           : sm90_two_set_bytes(given, problem.forward_only) > 0;
@@ -85,6 +86,7 @@ std::string sm90_unsupported(problem_t const& problem) {
 std::unique_ptr<gpu::device_step_t> make_sm90_step(step_inputs_t const& in) {
     if (sets_of(in.problem.loss) == 2) return make_sm90_two_set_step(in);
     if (in.problem.loss == loss_t::one_set_info_nce_k) return make_sm90_groups_step(in);
+    if (in.problem.forward_only) return make_sm90_forward_step(in);
     return std::make_unique<sm90_step_t>(in);
 }
 

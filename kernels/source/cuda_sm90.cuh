@@ -34,6 +34,9 @@ inline void require(gpu_status_t const& status) {
     if (!status) throw failure_t(status.status, status.message);
 }
 
+/// Scratch of one_set_sigmoid's forward pass alone; 0: it cannot run the problem.
+std::size_t sm90_forward_bytes(gpu_problem_t const& problem);
+std::unique_ptr<gpu::device_step_t> make_sm90_forward_step(step_inputs_t const& in);
 /// Scratch of the engine of the losses over two sets; 0: it cannot run the problem.
 std::size_t sm90_two_set_bytes(gpu_problem_t const& problem, bool forward_only);
 std::unique_ptr<gpu::device_step_t> make_sm90_two_set_step(step_inputs_t const& in);

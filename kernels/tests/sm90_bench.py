@@ -5,7 +5,7 @@
 
 Everything is replayed from CUDA graphs, interleaved. Prints the least and the median of each in ms, and the ratio of
 the least times to the products'. A tuning is `default`, or text such as wide=1,ring=6,lag=4,interleave=1
-(sm90_tuning.cuh).
+(sm90_tuning.cuh), or `forward`: the forward pass alone.
 """
 
 import argparse

@@ -157,15 +157,19 @@ inline fixture::result_t run(problem_t const& problem, fixture::data_t const& da
         auto const& device = *devices[number];
         result.scalars.loss += device.out.data()[0];
         result.scalars.scale_gradient += device.out.data()[1], result.scalars.bias_gradient += device.out.data()[2];
+        bool untouched = true;
         for (std::size_t set = 0; set < data.sets.size(); ++set)
             for (std::size_t i = 0; i < cells; ++i) {
                 double const value = device.gradient(set, i, problem.gradient_type == gradient_type_t::float32_k);
                 result.gradients[set].push_back(value);
                 auto const row = static_cast<std::int64_t>(i) / problem.dims;
                 auto const column = static_cast<int>(static_cast<std::int64_t>(i) % problem.dims);
+                untouched = untouched && std::isnan(value);
+                if (problem.forward_only) continue;
                 if (row >= problem.live_of(static_cast<int>(number)) || column >= problem.prefixes.back())
                     testing::expect(value == 0, "dead rows and columns past the ladder are zero");
             }
+        if (problem.forward_only) testing::expect(untouched, "a forward pass writes no gradient");
     }
     return result;
 }

@@ -182,8 +182,9 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     // True if it was allowed. `marked_`: with positives and absent cells, whose columns have a bit in `marked`.
     auto far_band = [&]<bool marked_>(std::bool_constant<marked_>, int p, float u0, float u1) {
         float e4[4] = {}, squares[4] = {}, row_s[2][2] = {};
-        uint32_t columns[16];                 // weight times dot product, summed over two rows, in pairs of columns
-        float products[8], column_s[4] = {};  // the same with fp16 weights: of 32 columns, and summed over rows
+        // weight times dot product, summed over two rows: in pairs of columns; with fp16 weights 32 columns, then rows
+        [[maybe_unused]] uint32_t columns[16];
+        [[maybe_unused]] float products[8], column_s[4] = {};
         if constexpr (marked_) positives = 0, hot = false, positive_loss = positive_grad = 0.f;
 #pragma unroll
         for (int h = 0; h < 8; ++h) {  // 16 columns: eight cells a thread
