@@ -59,10 +59,29 @@ void two_sets() {
     check(learnt);
 }
 
+/// What the engine takes on two devices; tests/kernels/box_cases.py says so, too.
+void refusals() {
+    auto const takes = [](loss_t loss, std::vector<int> prefixes, gradient_type_t type, bool once = false) {
+        auto problem = make_problem(loss, 70, {70, 70}, std::move(prefixes), 128);
+        problem.gradient_type = type, problem.pairs_once = once;
+        return bench::sm90_unsupported(problem).empty();
+    };
+    using enum gradient_type_t;
+    for (bool once : {false, true})
+        testing::expect(takes(loss_t::one_set_sigmoid_k, {64, 128}, float32_k, once), "one set takes all");
+    for (loss_t loss : {loss_t::two_set_sigmoid_k, loss_t::info_nce_k}) {
+        testing::expect(!takes(loss, {64, 128}, float32_k), "two sets refuse fp32 gradients of a ladder");
+        testing::expect(takes(loss, {128}, float32_k), "two sets take fp32 gradients of one prefix");
+        testing::expect(takes(loss, {64, 128}, bfloat16_k), "two sets take bf16 gradients of a ladder");
+        testing::expect(!takes(loss, {128}, bfloat16_k, true), "two sets refuse pairs scored once");
+    }
+}
+
 }  // namespace
 
 int main() {
     emulation::options().major = 9;
+    refusals();
     one_set_sigmoid();
     two_sets();
     return testing::report();
