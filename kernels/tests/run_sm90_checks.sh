@@ -28,7 +28,9 @@ measure() {
     tail -n 1 "$out/sm90_checks.log" "$out/sm90_fp16_checks.log"
     if command -v compute-sanitizer >/dev/null; then
         for tool in memcheck initcheck synccheck racecheck; do
-            timeout 120 compute-sanitizer --tool $tool --error-exitcode 3 "$1/sm90_checks" tiny >"$out/sm90_$tool.log" 2>&1 ||
+            cases=tiny
+            [ $tool = racecheck ] && cases=race # which looks at each access to shared memory
+            timeout 120 compute-sanitizer --tool $tool --error-exitcode 3 "$1/sm90_checks" $cases >"$out/sm90_$tool.log" 2>&1 ||
                 status=1
             tail -n 1 "$out/sm90_$tool.log"
         done
