@@ -42,6 +42,8 @@ class Support:
     def _places(self, case: Case, system: System, variant: Variant) -> str | None:
         if case.device not in system.devices:
             return f"{system.name} runs on {', '.join(system.devices)} only"
+        if case.device not in variant.devices:
+            return f"{system.name}:{variant.name} runs on {', '.join(variant.devices)} only"
         if variant.world_sizes and case.world_size not in variant.world_sizes:
             sizes = ", ".join(map(str, variant.world_sizes))
             return f"{system.name}:{variant.name} runs on {sizes} devices only"

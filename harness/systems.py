@@ -24,7 +24,7 @@ _KEYS = (
     "variants",
     "predict",
 )
-_VARIANT_KEYS = ("loss", "options", "expected_status", "because", "world_sizes", "predict", "by_name_only")
+_VARIANT_KEYS = ("loss", "options", "expected_status", "because", "devices", "world_sizes", "predict", "by_name_only")
 DEVICES = ("cpu", "cuda")
 
 
@@ -43,6 +43,7 @@ class Variant:
     predict: Mapping[str, float] = field(default_factory=dict)
     by_name_only: bool = False
     because: str = ""  # why another status than ok is expected: it stands in the row, after what the gate found
+    devices: tuple[str, ...] = DEVICES  # of the system's, those that this variant runs on
 
     def expected_status(self, state: str) -> str:
         """The status that a case of this state should end with."""
@@ -151,7 +152,15 @@ def _variant(where: str, name: str, data: Any, losses: Sequence[str]) -> Variant
     if not isinstance(because, str):
         raise ConfigurationError(f"{where}: because is {because!r}; give a text")
     return Variant(
-        name, data["loss"], options, expected, tuple(sizes) if sizes else None, _predict(where, data), by_name, because
+        name,
+        data["loss"],
+        options,
+        expected,
+        tuple(sizes) if sizes else None,
+        _predict(where, data),
+        by_name,
+        because,
+        _devices(where, data),
     )
 
 
@@ -174,11 +183,11 @@ def _predict(where: Path | str, data: Mapping[str, Any]) -> dict[str, float]:
     return {key: _number(where, f"predict.{key}", value) for key, value in predict.items()}
 
 
-def _devices(path: Path, data: Mapping[str, Any]) -> tuple[str, ...]:
-    devices = _typed(path, "devices", data, list) or list(DEVICES)
+def _devices(where: Path | str, data: Mapping[str, Any]) -> tuple[str, ...]:
+    devices = _typed(where, "devices", data, list) or list(DEVICES)
     for device in devices:
         if device not in DEVICES:
-            raise ConfigurationError(f"{path}: devices holds {device!r}; known: {', '.join(DEVICES)}")
+            raise ConfigurationError(f"{where}: devices holds {device!r}; known: {', '.join(DEVICES)}")
     return tuple(devices)
 
 

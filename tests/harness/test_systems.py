@@ -45,6 +45,7 @@ def test_the_repository_s_own_registry_loads():
         ({"variants": {"a": {"loss": "info_nce", "world_sizes": [0]}}}, r"world_sizes is \[0\]"),
         ({"variants": {"a": {"loss": "info_nce", "options": ["x"]}}}, r"options is \['x'\]; give a mapping"),
         ({"variants": {"a": {"loss": "info_nce", "predict": {"speed": 1}}}}, "unknown key 'speed'; known: bytes_per"),
+        ({"variants": {"a": {"loss": "info_nce", "devices": ["gpu"]}}}, "'a': devices holds 'gpu'; known: cpu, cuda"),
         ({"variants": ["a"]}, "variants is .*; give a mapping"),
         ({"variants": {"a": {"loss": "info_nce", "by_name_only": 1}}}, "by_name_only is 1; give true or false"),
         ({"requires": "torch"}, "requires is 'torch'; give a list"),
