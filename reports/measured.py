@@ -285,7 +285,7 @@ def _timing_line(row: Row, products: Sequence[Row]) -> tuple[str, ...]:
     )
     times = (
         *("" if value is None else marked(row, time_text(value)) for value in (best, median, mean)),
-        "" if low is None or high is None else marked(row, f"{time_text(low)} to {time_text(high)}"),
+        _range(row, low, high),
         "" if first is None else time_text(first),
     )
     if not _timed(row):
@@ -304,6 +304,12 @@ def _timing_line(row: Row, products: Sequence[Row]) -> tuple[str, ...]:
         _fraction(row, products),
         _against_products(row, products),
     )
+
+
+def _range(row: Row, low: float | None, high: float | None) -> str:
+    """From the lowest to the highest process mean; one process is no range."""
+    known = low is not None and high is not None and row["rounds"] != "1"
+    return marked(row, f"{time_text(low)} to {time_text(high)}") if known else ""
 
 
 def _fraction(row: Row, products: Sequence[Row]) -> str:

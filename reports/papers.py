@@ -32,8 +32,18 @@ PAPERS = {
         "Inf-CL's ring of one rank sends no captions on: by the source of inf-cl 1.2.1 a rank of a longer ring holds "
         "five more arrays of R x 768 floats, 15 instead of 10; that is what its larger batches lack here. Small ones "
         "have 64 MiB on top, whatever R is, probably the workspaces that PyTorch gives cuBLAS, smaller on an A800. "
-        "What `measured as` calls `N ranks` ran on as many GPUs. "
+        "What `measured as` calls `N ranks` ran on as many GPUs. Data offload stands beside the native loss's, whose "
+        "one GPU streams the whole batch, the sigmoid loss's too. "
         "`wrong`: its loss, not its embeddings' gradients (configs/system/inf_cl.yaml).",
+        2.0**30,
+    ),
+    "inf_cl_table_2": Paper(
+        "Inf-CL, table 2: the largest batch of each loss, and its memory",
+        "step_peak_bytes",
+        "best_seconds",
+        "As for table 1. Data offload: the native loss holds a batch as large on one GPU, all of its embeddings and "
+        "gradients in the host's memory, where the published rank holds an eighth or less of it; what counts here is "
+        "all that it takes on the GPU, bounded by an option (docs/usage.md). No case here sought the largest batch.",
         2.0**30,
     ),
     "inf_cl_table_4": Paper(
@@ -106,6 +116,10 @@ _COUNTERPARTS = {
     ),
     ("inf_cl", "tiled"): (Counterpart("inf_cl", "inf", alone="rows"), Counterpart("inf_cl", "inf")),
     ("inf_cl", "ring"): (Counterpart("inf_cl", "ring", alone="rows"), Counterpart("inf_cl", "ring")),
+    ("inf_cl", "tiled_data_offload"): (
+        Counterpart("native", "info_nce_offload", alone="batch"),
+        Counterpart("native", "two_set_offload", alone="batch"),
+    ),
     ("siglip_kernel", "eager_reference"): (Counterpart("siglip_kernel", "reference"),),
     ("siglip_kernel", "chunk_4096"): (Counterpart("siglip_kernel", "default"),),
     ("siglip_kernel", "chunk_1024"): (Counterpart("siglip_kernel", "minimum_memory"),),

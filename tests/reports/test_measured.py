@@ -216,6 +216,9 @@ def test_one_round_gives_no_ratio(results):
     cells = [cell for row in table.rows for cell in row[4:]]
     assert any(cell.endswith(", one round") for cell in cells)
     assert not any("faster" in cell or "slower" in cell or "overlap" in cell for cell in cells)
+    table = measured.timings(run)
+    (place,) = [index for index, column in enumerate(table.columns) if column.name == "process means"]
+    assert {line[place] for line in table.rows} == {""}
 
 
 def test_conditions_tell_energy_clocks_and_first_use(results):

@@ -155,6 +155,35 @@ def test_a_run_on_as_many_ranks_redoes_a_published_one(results):
     assert "paper-inf-cl-table-1" not in tables, "its columns are of 8 and of 32 ranks"
 
 
+def test_data_offload_stands_beside_the_native_loss_s_by_batch(results):
+    """Published: 4,194,304 pairs on 8 GPUs, 26.12 GB each; 1,048,576, 6.53 GB. Made up: 2.1 GB and 2 GB on one."""
+    step = {"state": "init", "rounds": 1, "dtype": "bfloat16"}
+    tables = measured(
+        results,
+        row("native", "two_set_sigmoid", "two_set_offload", 4194304, 334e3, step_peak_bytes=int(2.612 * GIB), **step),
+        row("native", "info_nce", "info_nce_offload", 1048576, 40e3, step_peak_bytes=int(0.653 * GIB), **step),
+        row("native", "info_nce", "info_nce_offload", 524288, 10e3, step_peak_bytes=GIB, **step),
+    )
+    four = cells(tables["paper-inf-cl-table-2"], "inf_cl tiled_data_offload", 4194304, 8)
+    assert (four["memory"], four["measured as"]) == ("26.12 GB", "native two_set_offload")
+    assert (four["R"], four["time here"], four["deviation of memory"]) == ("4194304", "334 s", "-90.0%")
+    one = cells(tables["paper-inf-cl-table-1"], "inf_cl tiled_data_offload", 1048576, 8)
+    assert (one["measured as"], one["deviation of memory"]) == ("native info_nce_offload", "-90.0%")
+    measured_lines = [line for table in tables.values() for line in table.rows if line[6] != "not measured"]
+    assert len(measured_lines) == 2, "524,288 pairs are the published rank's, not its batch"
+
+
+def test_the_largest_batches_are_whole_numbers_of_pairs_a_rank(results):
+    """Of table 2, batches in thousands of 1024 over the ranks; typed from the paper's notes."""
+    rows = store.load(results).literature["inf_cl_table_2"]
+    thousands = [int(each["rows"]) * int(each["world_size"]) / 1024 for each in rows]
+    assert thousands == [68, 172, 800, 68, 360, 3456, 64, 152, 448, 64, 352, 2048, 64, 184, 4096, 64, 368, 12288]
+    memory = [each["published_memory_text"].removesuffix(" GB") for each in rows]
+    assert " ".join(memory).split() == (
+        "74.39 59.95 3.01 66.29 3.27 66.11 47.23 2.52 64.13 2.89 69.10 26.12 64.13 19.59".split()
+    )
+
+
 def test_a_rank_that_is_played_stands_beside_the_run_on_many(results):
     played = row("open_clip", "two_set_rank_info_nce", "clip_rank_of_4", 16384, 9.0, step_peak_bytes=int(16.96 * GIB))
     absent = {"world_size": 4, "status": "unsupported", "reason": "needs 4 GPUs per machine, 1 visible"}
