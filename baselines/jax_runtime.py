@@ -58,6 +58,7 @@ class JaxSystem:
         weights = case.get("prefix_weights") or [1.0 / len(case["prefixes"])] * len(case["prefixes"])
         self.ladder = list(zip(case["prefixes"], weights, strict=True))
         self._compiled: Any = None
+        self._results: Any = ()  # of the last step
 
     def build(self) -> None:
         sets = jax_inputs.case_rows(self.case, DTYPES[self.case["gradient_dtype"]], self.by_rows)

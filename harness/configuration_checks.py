@@ -56,7 +56,10 @@ def _check_protocol(protocol: dict[str, Any]) -> None:
         if not _is_number(protocol[name]) or protocol[name] < 0:
             raise ConfigurationError(f"protocol.{name} is {protocol[name]!r}; give seconds, 0 or more")
     _one_of("protocol.cache", protocol["cache"], ("warm", "cold"))
-    _one_of("protocol.together", protocol["together"], (True, False))
+    for name in ("together", "one_step"):
+        _one_of(f"protocol.{name}", protocol[name], (True, False))
+    if protocol["one_step"] and protocol["cache"] == "cold":
+        raise ConfigurationError("protocol.one_step times a process's first step, as it comes; leave out cache=cold")
     _integer("protocol.retries", protocol["retries"], 0, optional=False)
     for name in ("rounds", "retries"):
         if protocol[name] > MOST_ROUNDS:

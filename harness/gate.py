@@ -49,6 +49,8 @@ SAMPLED_ROWS = 64
 FEW_ROWS = 16  # of all ranks: below, limits of 16-bit arithmetic take errors to average out that need not
 # The reference visits every cell for scalars (always for softmax losses): about ten seconds on two cores at this size.
 AFFORDABLE_PRODUCTS = 4.0e10
+# Elements of one set, all of which it makes and normalises even for a few rows' gradients: a minute, and gigabytes.
+AFFORDABLE_ELEMENTS = 1 << 28
 # The softmax losses' weights p - 1 cancel: fp32 keeps seven digits of p, so of a gradient that is 1e-4 of its terms it
 # keeps three. Below that, errors are taken relative to 1e-4 of the terms: at scale 100 wide prefixes lead to 1e-12.
 CANCELLATION_FLOOR = 1e-4
@@ -98,6 +100,12 @@ def checks_of(case: Case) -> tuple[list[dict[str, Any]], list[str]]:
         notes.append(f"own: checked at R={reduced}, because the reference needs {case.loss}'s whole grid")
     elif not _affordable(case, case.rows):
         notes.append("own: loss, dt, db not checked at this size, the reference would visit every cell")
+        reduced = case.rows
+        while reduced > rows and reduced * case.world_size * case.dims > AFFORDABLE_ELEMENTS:
+            reduced //= 2
+        if reduced < case.rows:
+            own |= {"rows": reduced} | ({"live": [min(n, reduced) for n in case.live]} if case.live else {})
+            notes = [f"own: checked at R={reduced}, dX alone, because the reference makes all rows"]
     own["sample_rows"] = sample_rows(own.get("rows", case.rows), case.world_size, own.get("live", case.live))
     checks = [
         {"name": "small", **small, "sample_rows": None},

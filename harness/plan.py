@@ -160,12 +160,19 @@ def plan_case(
         needed = cost.predict_bytes(case, predict)
     except ValueError as problem:
         raise ConfigurationError(f"configs/system/{system.name}.yaml: {problem}") from None
-    warm_up = max(protocol["warmup_steps"] * step, protocol["warmup_seconds"])
-    block = max(2 * step, min(protocol["steps_per_block"] * step, protocol["max_block_seconds"]))
-    seconds = predict.get("startup_seconds", 0.0) + warm_up + protocol["blocks"] * block
+    seconds = predict.get("startup_seconds", 0.0) + _timed_seconds(step, protocol)
     reason = support.reason(case, system, variant, needed)
     device_bytes = machine.gpus[0].memory_bytes if case.device == "cuda" and machine.gpus else machine.memory_bytes
     return Planned(case, system, variant, seconds, needed, reason, device_bytes)
+
+
+def _timed_seconds(step: float, protocol: dict) -> float:
+    """Predicted seconds that a protocol spends on steps of so many seconds in one launch."""
+    if protocol.get("one_step"):
+        return step
+    warm_up = max(protocol["warmup_steps"] * step, protocol["warmup_seconds"])
+    block = max(2 * step, min(protocol["steps_per_block"] * step, protocol["max_block_seconds"]))
+    return warm_up + protocol["blocks"] * block
 
 
 def within_budget(

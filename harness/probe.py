@@ -3,6 +3,7 @@
 It returns the reference's answers, sleeps and allocates what `options` say, and misbehaves on demand. Options:
 
     sleep_seconds, allocate_bytes   of every step
+    steps        a file that every step adds a byte to
     wild         a file: every other process that adds to it sleeps twice as long, as on a machine that is not quiet
     clocks_mhz   what the sensors read in turn, the last one for good (default: the machine's own sensors)
     fault        crash, hang, out_of_memory, nan, kill, exit, unsupported; wrong answers: missing_row, world_times_scale
@@ -78,6 +79,9 @@ class Probe:
 
     def step(self) -> None:
         """Sleep, allocate, misbehave."""
+        if "steps" in self.options:
+            with open(self.options["steps"], "ab") as stream:
+                stream.write(b".")
         size = self.options.get("allocate_bytes", 0)
         held = np.ones(size, dtype=np.uint8) if size else None
         if self.options.get("sleep_seconds"):

@@ -21,7 +21,7 @@ from harness.store import CHECK, Store
 
 HASHED_ELEMENTS = 1 << 26  # of one set: larger inputs are not hashed, it would take minutes
 # Fields of a protocol that the harness minds; a worker needs the others.
-_HARNESS_FIELDS = ("rounds", "together", "maximum_range", "retries")
+_HARNESS_FIELDS = ("rounds", "together", "one_step", "maximum_range", "retries")
 # What a process that has checked the case cannot tell: its first step and collective came in the check.
 _NOT_FIRST = ("first_step_seconds", "first_collective_seconds")
 
@@ -141,10 +141,16 @@ class Campaign:
         """Whether the process that checks a case also times its first round."""
         return self.configuration.protocol["together"]
 
+    @property
+    def _one_step(self) -> bool:
+        """Whether one step of a process is all that is timed, and measured for its memory."""
+        return self.configuration.protocol["one_step"]
+
     def _check(self, each: Planned) -> tuple[dict[str, Any], launch.Outcome]:
         case = each.case
         checks, notes = gate.checks_of(case)
-        actions = [*(["check"] if checks else []), "memory", *(["time"] if self._together else [])]
+        measuring = ["step"] if self._one_step else ["memory", *(["time"] if self._together else [])]
+        actions = [*(["check"] if checks else []), *measuring]
         outcome = self._launch(each, actions, checks)
         events = outcome.events
         record: dict[str, Any] = {"status": outcome.status, "reason": outcome.reason, "seconds": outcome.seconds}
@@ -192,7 +198,7 @@ class Campaign:
             self.ledger.current = each.case, str(number), f"{name} of {self.rounds}"
             title = f"{name} {each.case.title}"
             self.progress.running(title, done, len(todo))
-            record = _timed(self._launch(each, ["time"], []))
+            record = _timed(self._launch(each, ["step" if self._one_step else "time"], []))
             self._keep(each, str(number), record)
             predicted = sum(other.launch_seconds for other in order[done + 1 :])
             predicted += max(0, self.rounds - number - 1) * sum(other.launch_seconds for other in ready)

@@ -42,6 +42,20 @@ def measure(
         emit("block", block=block, steps=steps, seconds=seconds, **span(before, read()))
 
 
+def single_step(
+    system: Any,
+    emit: Callable[..., None],
+    clock: Callable[[], float] = time.perf_counter,
+    read: Callable[[], Reading] = Reading,
+) -> None:
+    """One step as it comes, without a warm-up: a block of one step."""
+    system.barrier()
+    before = read()
+    seconds = _run(system, 1, clock)
+    emit("first_step", seconds=seconds)
+    emit("block", block=0, steps=1, seconds=seconds, **span(before, read()))
+
+
 def block_steps(step_seconds: float, steps_per_block: int, max_block_seconds: float) -> int:
     """Steps of a block: `steps_per_block`, fewer if it would last longer than `max_block_seconds`, never under 2."""
     if step_seconds * steps_per_block <= max_block_seconds:

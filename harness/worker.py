@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,7 @@ class Worker:
         memory.trim()  # as before the memory steps: what is given back then must not count here
         self._ready_bytes = memory.resident_bytes()
         self.emit("ready", rss_bytes=self._ready_bytes, input_bytes=None)
-        actions = {"check": self._checks, "time": self._time, "memory": self._memory}
+        actions = {"check": self._checks, "time": self._time, "memory": self._memory, "step": self._step}
         self._built = False
         for action in self.case["actions"]:
             actions[action]()
@@ -149,28 +149,51 @@ class Worker:
 
     def _time(self) -> None:
         system, protocol = self._own(), self.case["protocol"]
-        ranks = self.case["world_size"] // self.case["nodes"]
-        # A process for each rank drives one device; one process for all drives them all.
-        ordinals = [self.world.local_rank] if self.world.world_size == self.case["world_size"] else range(ranks)
-        device = self.case["device"]
-        found = system.sensors() if hasattr(system, "sensors") else sensors.of_process(device, ordinals)
-        flush = caches.flush_of(device, ordinals) if protocol.get("cache") == "cold" else None
-        timing.measure(system, protocol, self.emit, read=found.read, flush=flush)
-        if hasattr(system, "first_use"):
-            self.emit("first_use", **system.first_use())
+        flush = caches.flush_of(self.case["device"], self._ordinals()) if protocol.get("cache") == "cold" else None
+        timing.measure(system, protocol, self.emit, read=self._reader(), flush=flush)
+        self._first_use()
+
+    def _step(self) -> None:
+        """Of steps that last minutes: one, both its time, as a block of one step, and its memory."""
+        system = self._own()
+        fresh = self._forget_memory()
+        timing.single_step(system, self.emit, read=self._reader())
+        self._report_memory(fresh)
+        self._first_use()
 
     def _memory(self) -> None:
         system = self._own()
         if self.case["actions"][0] == "memory":
             system.step()  # compilation comes before what is measured, as it does after a check
-        system.synchronize()
-        memory.trim()
-        system.memory_reset()
-        fresh = memory.reset_peak()
+        fresh = self._forget_memory()
         for _ in range(2):
             system.step()
         system.synchronize()
-        peak = memory.peak_resident_bytes()
+        self._report_memory(fresh)
+
+    def _ordinals(self) -> Sequence[int]:
+        """The devices of this process: a process for each rank drives one, one process for all drives them all."""
+        ranks = self.case["world_size"] // self.case["nodes"]
+        return [self.world.local_rank] if self.world.world_size == self.case["world_size"] else range(ranks)
+
+    def _reader(self) -> Callable[[], sensors.Reading]:
+        system = self._own()
+        known = system.sensors() if hasattr(system, "sensors") else None
+        return (known or sensors.of_process(self.case["device"], self._ordinals())).read
+
+    def _first_use(self) -> None:
+        if hasattr(self._own(), "first_use"):
+            self.emit("first_use", **self._own().first_use())
+
+    def _forget_memory(self) -> bool:
+        """Memory counts from here on. Whether the operating system's peak does as well."""
+        self._own().synchronize()
+        memory.trim()
+        self._own().memory_reset()
+        return memory.reset_peak()
+
+    def _report_memory(self, fresh: bool) -> None:
+        system, peak = self._own(), memory.peak_resident_bytes()
         fields = dict(system.memory())
         if self.case["device"] == "cpu" and fields.get("device_used_bytes") is None and fresh:
             # A process that drives several devices shares its memory among them: figures are per device.

@@ -38,7 +38,7 @@ several boxes, one process each (docs/rails.md); --world-size counts the devices
   --join-seconds 60   --rails-seconds 0 (the larger of 30 and 5 predicted steps)
 what is done:
   --profile (forward, backward and stages of one case, for people)
-  --actions check,time,memory,profile   --check name=small,rows=64,scale=5,bias=-1,sample_rows=0:7:9 (repeatable)
+  --actions check,time,memory,step,profile   --check name=small,rows=64,scale=5,bias=-1,sample_rows=0:7:9 (repeatable)
   --warmup-steps N   --warmup-seconds S   --blocks N   --steps-per-block N   --max-block-seconds S
   --cache warm|cold (cold: caches are flushed before each timed step)
   --deadline-seconds S   --folder F   --json (events to stdout)
@@ -347,7 +347,7 @@ std::map<std::string, setter_t> const& run_setters() {
              out.actions = split(value, ',');
              out.events = true;
              for (auto const& action : out.actions)
-                 to_choice<int>(flag, action, {{"check", 0}, {"time", 0}, {"memory", 0}, {"profile", 0}}); }},
+                 to_choice<int>(flag, action, {{"check", 0}, {"time", 0}, {"memory", 0}, {"step", 0}, {"profile", 0}}); }},
         {"--warmup-steps", SC_SET { out.timing.warmup_steps = static_cast<int>(to_count(flag, value, 0)); }},
         {"--warmup-seconds", SC_SET { out.timing.warmup_seconds = to_seconds(flag, value); }},
         {"--blocks", SC_SET { out.timing.blocks = static_cast<int>(to_count(flag, value)); }},

@@ -140,6 +140,11 @@ class run_t {
             }
             if (action == "time") time(built());
             if (action == "memory") measure_memory(built());
+            if (action == "step") {
+                backend.reset();
+                backend = make(arguments_.problem);
+                single_step(*backend);
+            }
             if (action == "profile") profile(built(), backend);
         }
         if (backend) {
@@ -219,22 +224,42 @@ class run_t {
         require_finite(scalars);
     }
 
-    void timed_first_step(backend_t& backend) {
+    double timed_first_step(backend_t& backend) {
         double const begin = seconds_now();
         backend.step();
         backend.synchronize();
+        double const seconds = seconds_now() - begin;
         json_t event;
-        event.number("seconds", seconds_now() - begin);
+        event.number("seconds", seconds);
         if (std::string const note = backend.note(); !note.empty()) event.text("note", note);
         reporter_.event("first_step", event);
+        return seconds;
+    }
+
+    sensors_t sensors() const {
+        auto ids = factory_.bus_ids;
+        ids.resize(std::min(ids.size(), static_cast<std::size_t>(arguments_.problem.world_size)));
+        return sensors_t(ids);
+    }
+
+    /// Of steps that last minutes: one, both its time, as a block of one step, and its memory.
+    void single_step(backend_t& backend) {
+        require_time();
+        auto const watched = sensors();
+        backend.memory_reset();
+        company_.barrier("waited for it to start its step");
+        auto const before = watched.read();
+        double const seconds = timed_first_step(backend);
+        summary_.step_seconds.push_back(seconds);
+        auto event = json_t().integer("block", std::int64_t{0}).integer("steps", std::int64_t{1});
+        reporter_.event("block", sensors_t::add(event.number("seconds", seconds), before, watched.read()));
+        report_memory(backend);
     }
 
     void time(backend_t& backend) {
         auto const& timing = arguments_.timing;
-        auto ids = factory_.bus_ids;
-        ids.resize(std::min(ids.size(), static_cast<std::size_t>(arguments_.problem.world_size)));
-        sensors_t const sensors(ids);
-        auto before = sensors.read();
+        auto const watched = sensors();
+        auto before = watched.read();
         double const begin = seconds_now();
         double elapsed = 0;
         int steps = 0;
@@ -246,7 +271,7 @@ class run_t {
         }
         json_t warm_up;
         warm_up.integer("steps", std::int64_t{steps}).number("seconds", elapsed);
-        reporter_.event("warm_up", sensors_t::add(warm_up, before, sensors.read()));
+        reporter_.event("warm_up", sensors_t::add(warm_up, before, watched.read()));
         double const estimate = steps > 0 ? elapsed / steps : 0;
         int per_block = timing.steps_per_block;
         if (estimate * per_block > timing.max_block_seconds)
@@ -256,7 +281,7 @@ class run_t {
         for (int block = 0; block < timing.blocks; ++block) {
             require_time();
             company_.barrier("waited for it to start a block");
-            before = sensors.read();
+            before = watched.read();
             backend.synchronize();
             double const seconds = timing.cold ? cold_block(backend, per_block) : warm_block(backend, per_block);
             summary_.step_seconds.push_back(seconds / per_block);
@@ -264,7 +289,7 @@ class run_t {
             event.integer("block", std::int64_t{block})
                 .integer("steps", std::int64_t{per_block})
                 .number("seconds", seconds);
-            reporter_.event("block", sensors_t::add(event, before, sensors.read()));
+            reporter_.event("block", sensors_t::add(event, before, watched.read()));
         }
         if (auto const rails = backend.rails())
             reporter_.event("rails",
@@ -349,6 +374,9 @@ class run_t {
         backend.step();
         backend.step();
         backend.synchronize();
+        report_memory(backend);
+    }
+    void report_memory(backend_t& backend) {
         memory_t const memory = backend.memory();
         summary_.memory = memory;
         reporter_.event("memory", json_t()

@@ -113,6 +113,21 @@ def test_one_process_may_check_and_time_a_case(bench):
     assert "round 1" not in done.stdout + done.stderr, "no launch of its own"
 
 
+def test_one_step_of_a_process_is_its_time_and_its_memory(bench):
+    """Three checks take a step each; of the case's own shape there is one more in each of two processes."""
+    options = {"sleep_seconds": 1.0, "allocate_bytes": 1 << 26, "compile_seconds": 2.5}
+    bench.system("probe", {"slow": options | {"steps": str(bench.folder / "steps")}})
+    done = bench.run("protocol=one_step")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = records.read_rows(bench.runs()[0] / "rows.csv")
+    counts = {name: row[name] for name in ("status", "protocol", "rounds", "samples", "steps_per_block")}
+    assert counts == {"status": "ok", "protocol": "custom", "rounds": "2", "samples": "2", "steps_per_block": "1"}
+    assert 1.0 <= float(row["best_seconds"]) < 1.5 and float(row["loss_error"]) == 0.0
+    assert 1 << 26 <= int(row["device_used_bytes"]) < 1 << 27
+    assert row["compile_seconds"] == "2.5"
+    assert (bench.folder / "steps").stat().st_size == 3 + 2
+
+
 def test_a_yardstick_is_timed_without_a_check(bench):
     bench.system("probe", {"products": {"check": "none", "fault": "flip_loss"}})
     assert bench.run().returncode == 0

@@ -234,6 +234,16 @@ def test_what_the_reference_cannot_afford_is_said():
         assert max(own["sample_rows"]) < n
 
 
+def test_rows_that_the_reference_would_take_minutes_to_make_are_checked_at_fewer():
+    """4,194,304 rows of 768 elements; of 2^28 elements in all 262,144 rows are the most that halving reaches."""
+    case = Case("s", "two_set_sigmoid", "v", rows=1 << 22, dims=768, prefixes=(768,))
+    (_, _, own), notes = gate.checks_of(case)
+    assert (own["rows"], len(own["sample_rows"]), own["sample_rows"][-1]) == (262144, 64, 262143)
+    assert notes == ["own: checked at R=262144, dX alone, because the reference makes all rows"]
+    (_, _, own), notes = gate.checks_of(Case("s", "two_set_sigmoid", "v", rows=262144))
+    assert "rows" not in own and own["sample_rows"][-1] == 262143
+
+
 def test_ragged_cases_get_ragged_checks():
     case = Case("s", "one_set_sigmoid", "v", rows=100, live=(100, 30), world_size=2)
     (small, _, own), _ = gate.checks_of(case)

@@ -129,6 +129,32 @@ def test_only_surprises_fail_a_run(bench):
     assert trap.expected("wrong") and not trap.expected("ok")
 
 
+def test_one_step_a_process_is_predicted_as_one(bench):
+    """Of 100 rows of 10 columns 6 * 100 * 100 * 10 = 600,000 FLOPs at 1000 a second: 600 s, and 0.5 s to start."""
+    predict = {"bytes_per_cell": 0, "bytes_per_element": 0, "startup_seconds": 0.5, "step_overhead_seconds": 0}
+    predict |= {"cpu_flops_per_second": 1000, "cuda_flops_per_second": 1000}
+    bench.system("probe", {"a": {"loss": "two_set_sigmoid"}}, predict=predict)
+    shape = ("rows=[100]", "dims=10", "prefixes=[10]")
+    (one,) = planned(bench, CPU, "protocol=one_step", *shape)
+    assert one.launch_seconds == pytest.approx(600.5)
+    (survey,) = planned(bench, CPU, "protocol=survey", *shape)
+    assert survey.launch_seconds == pytest.approx(0.5 + 600 * (3 + 3 * 2))
+
+
+def test_a_variant_may_be_for_one_kind_of_device(bench):
+    bench.system("probe", {"streams": {"loss": "info_nce", "devices": ["cuda"]}}, devices=["cpu", "cuda"])
+    (here,) = planned(bench, CPU, "rows=[8]")
+    assert here.unsupported == "probe:streams runs on cuda only"
+    (there,) = planned(bench, dataclasses.replace(CPU, gpus=(H200,)), "rows=[8]")
+    assert there.unsupported is None
+
+
+def test_the_offload_variants_are_planned_for_gpus_alone():
+    chosen = configuration.compose(["campaign=offload", "device=cpu"])
+    for each in plan.enumerate_cases(chosen.for_device("cpu"), CPU):
+        assert each.unsupported == f"native:{each.case.variant} runs on cuda only"
+
+
 def test_an_expected_status_may_depend_on_the_state(bench):
     bench.system("probe", {"a": {"loss": "info_nce", "expected_status": {"trained": "wrong"}}})
     init, trained = planned(bench, CPU, "rows=[8]", "states=[init,trained]")

@@ -47,6 +47,15 @@ class Clocked:
         return value * self.slowest
 
 
+def test_a_single_step_is_a_block_of_one():
+    system, events = Clocked(334.0, first=334.5), []
+    timing.single_step(system, lambda event, **fields: events.append((event, fields)), system.clock)
+    (first, told), (block, timed) = events
+    assert (first, told) == ("first_step", {"seconds": 334.5})
+    assert (block, timed["block"], timed["steps"], timed["seconds"]) == ("block", 0, 1, 334.5)
+    assert system.steps == 1 and system.calls == ["barrier", "synchronize"]
+
+
 def run(system, **changes):
     events = []
     timing.measure(

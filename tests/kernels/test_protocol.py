@@ -65,6 +65,33 @@ def test_the_report_s_table_says_what_the_binary_declares(tmp_path, loss, sets):
     assert lines and all(line["normalisation"] == declared["normalisation"] for line in lines)
 
 
+def test_a_single_step_is_timed_and_measured_for_its_memory(tmp_path):
+    words = ["--folder", tmp_path, "--system", "sleep", *QUICK, "--actions", "step"]
+    assert run(*words, "--options", "sleep_seconds=0.5,allocate_bytes=50331648").returncode == 0
+    events = events_of(tmp_path)
+    assert [event["event"] for event in events] == ["start", "ready", "first_step", "block", "memory", "end"]
+    first, block, memory = events[2:5]
+    assert (block["block"], block["steps"]) == (0, 1) and 0.5 <= block["seconds"] == first["seconds"] < 2.0
+    assert set(FIELDS) < set(block), "what the sensors said at its edges"
+    assert memory["allocated_peak_bytes"] >= 50331648
+
+
+def test_a_check_comes_before_the_single_step(tmp_path):
+    case = base_case(rows=32, loss="info_nce")
+    words = [
+        "--folder",
+        tmp_path,
+        *flags(case),
+        *QUICK,
+        "--check",
+        "name=own,sample_rows=0:31",
+        "--actions",
+        "check,step",
+    ]
+    assert run(*words).returncode == 0
+    assert [event["event"] for event in events_of(tmp_path)][2:] == ["check", "first_step", "block", "memory", "end"]
+
+
 def test_the_protocol_reads_a_known_sleep_and_a_known_size(tmp_path):
     words = ["--folder", tmp_path, "--system", "sleep", *QUICK, "--actions", "time,memory"]
     assert run(*words, "--options", "sleep_seconds=0.02,allocate_bytes=50331648").returncode == 0
