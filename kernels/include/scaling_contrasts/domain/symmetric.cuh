@@ -17,14 +17,11 @@ class multicast_t {
         : driver_(driver), ordinals_(ordinals), bytes_(bytes) {
         CUmulticastObjectProp const properties = describe(ordinals, bytes);
         gpu::check_driver(driver_.multicast_create(&object_, &properties), "creating a multicast object", driver_);
-        for (int const ordinal : ordinals)  // binding waits until all have been added
-            gpu::check_driver(driver_.multicast_add_device(object_, ordinal), "adding a GPU to a multicast object",
-                              driver_);
     }
     multicast_t(multicast_t const&) = delete;
     multicast_t& operator=(multicast_t const&) = delete;
     ~multicast_t() {
-        if (address_) driver_.unmap(address_, bytes_);
+        if (mapped_) driver_.unmap(address_, bytes_);
         for (std::size_t i = 0; i < bound_; ++i) driver_.multicast_unbind(object_, ordinals_[i], 0, bytes_);
         driver_.release(object_);
         if (address_) driver_.free_address(address_, bytes_);
@@ -35,7 +32,11 @@ class multicast_t {
         properties.size = bytes;
         return properties;
     }
+    /// `memory`: of each GPU.
     void bind(std::vector<CUmemGenericAllocationHandle> const& memory) {
+        for (int const ordinal : ordinals_)  // binding waits until all have been added
+            gpu::check_driver(driver_.multicast_add_device(object_, ordinal), "adding a GPU to a multicast object",
+                              driver_);
         for (; bound_ < memory.size(); ++bound_)
             gpu::check_driver(driver_.multicast_bind(object_, 0, memory[bound_], 0, bytes_, 0),
                               "binding memory to a multicast object", driver_);
@@ -43,6 +44,7 @@ class multicast_t {
     void map(std::size_t granularity, std::vector<CUmemAccessDesc> const& access) {
         gpu::check_driver(driver_.reserve(&address_, bytes_, granularity, 0, 0), "reserving addresses", driver_);
         gpu::check_driver(driver_.map(address_, bytes_, 0, object_, 0), "mapping a multicast object", driver_);
+        mapped_ = true;
         gpu::check_driver(driver_.set_access(address_, bytes_, access.data(), access.size()),
                           "opening a multicast object", driver_);
     }
@@ -54,6 +56,7 @@ class multicast_t {
     std::size_t bytes_, bound_ = 0;
     CUmemGenericAllocationHandle object_ = 0;
     CUdeviceptr address_ = 0;
+    bool mapped_ = false;
 };
 
 class symmetric_t {
@@ -64,19 +67,25 @@ class symmetric_t {
         : driver_(driver) {
         for (int const ordinal : ordinals)
             if (std::find(gpus_.begin(), gpus_.end(), ordinal) == gpus_.end()) gpus_.push_back(ordinal);
-        bool const shared = gpus_.size() < ordinals.size() && fabric == fabric_t::auto_k;
-        bool const multicast = wants_multicast(shared ? fabric_t::peer_k : fabric, gpus_, variable, driver_);
+        bool const shared = gpus_.size() < ordinals.size();
+        if (shared && fabric == fabric_t::multicast_k)
+            throw failure_t(status_t::unsupported_k, "fabric multicast: ranks share a GPU; use --fabric peer");
+        bool const multicast = !shared && wants_multicast(fabric, gpus_, variable, driver_);
         std::size_t const unit = granularity(bytes, multicast);
         bytes_ = (bytes + unit - 1) / unit * unit;
         try {
-            if (multicast) create_multicast(fabric);
+            if (multicast) attempt(fabric, [&] { multicast_ = std::make_unique<multicast_t>(driver_, gpus_, bytes_); });
             for (int const ordinal : ordinals) {
                 CUmemAllocationProp const properties = describe(ordinal);
                 CUmemGenericAllocationHandle handle = 0;
                 check(driver_.create(&handle, bytes_, &properties, 0), "allocating symmetric memory");
                 handles_.push_back(handle);
             }
-            if (multicast_) bind_multicast(fabric, unit);
+            if (multicast_)
+                attempt(fabric, [&] {
+                    multicast_->bind(handles_);
+                    multicast_->map(unit, access());
+                });
             for (auto const handle : handles_) map(handle, unit);
         } catch (...) {
             release();
@@ -91,6 +100,8 @@ class symmetric_t {
     /// The address that stands for all ranks' memory; null where peer pointers are used.
     std::byte* everywhere() const { return multicast_ ? reinterpret_cast<std::byte*>(multicast_->address()) : nullptr; }
     std::size_t bytes() const { return bytes_; }
+    /// Why `auto_k` goes on with peer pointers where multicast was tried; empty: it was not, or it works.
+    std::string const& refusal() const { return refusal_; }
 
   private:
     void check(CUresult result, char const* what) const { gpu::check_driver(result, what, driver_); }
@@ -101,19 +112,13 @@ class symmetric_t {
         return access;
     }
     /// Where the driver refuses (a fabric manager that is down, say), `auto_k` goes on with peer pointers.
-    void create_multicast(fabric_t fabric) {
+    template <class make_t>
+    void attempt(fabric_t fabric, make_t&& make) {
         try {
-            multicast_ = std::make_unique<multicast_t>(driver_, gpus_, bytes_);
-        } catch (failure_t const&) {
+            make();
+        } catch (failure_t const& problem) {
             if (fabric == fabric_t::multicast_k) throw;
-        }
-    }
-    void bind_multicast(fabric_t fabric, std::size_t unit) {
-        try {
-            multicast_->bind(handles_);
-            multicast_->map(unit, access());
-        } catch (failure_t const&) {
-            if (fabric == fabric_t::multicast_k) throw;
+            refusal_ = problem.what();
             multicast_.reset();
         }
     }
@@ -122,14 +127,15 @@ class symmetric_t {
         check(driver_.reserve(&address, bytes_, unit, 0, 0), "reserving addresses");
         addresses_.push_back(address);
         check(driver_.map(address, bytes_, 0, handle, 0), "mapping symmetric memory");
+        ++mapped_;
         auto const all = access();
         check(driver_.set_access(address, bytes_, all.data(), all.size()), "opening symmetric memory to all GPUs");
     }
     void release() {
         multicast_.reset();
-        for (auto const address : addresses_) {
-            driver_.unmap(address, bytes_);
-            driver_.free_address(address, bytes_);
+        for (std::size_t i = 0; i < addresses_.size(); ++i) {
+            if (i < mapped_) driver_.unmap(addresses_[i], bytes_);
+            driver_.free_address(addresses_[i], bytes_);
         }
         for (auto const handle : handles_) driver_.release(handle);
     }
@@ -159,8 +165,9 @@ class symmetric_t {
 
     gpu::driver_t const& driver_;
     std::vector<int> gpus_;  // each once
-    std::size_t bytes_ = 0;
+    std::size_t bytes_ = 0, mapped_ = 0;
     std::unique_ptr<multicast_t> multicast_;
+    std::string refusal_;
     std::vector<CUmemGenericAllocationHandle> handles_;
     std::vector<CUdeviceptr> addresses_;
 };
