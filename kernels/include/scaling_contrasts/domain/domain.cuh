@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "scaling_contrasts/domain/multimem.cuh"
+#include "scaling_contrasts/domain/schedule.hpp"
 #include "scaling_contrasts/domain/symmetric.cuh"
 #include "scaling_contrasts/gpu/memory.cuh"
 #include "scaling_contrasts/gpu/stream.cuh"
@@ -36,23 +37,11 @@ __global__ void __launch_bounds__(512)
 template <class value_t>
 __global__ void __launch_bounds__(512)
     in_switch_kernel(__grid_constant__ member_t const m, value_t* data, std::size_t count) {
-    in_switch(gpu_place_t(), m, data, count);
+    in_switch(gpu_place_t(), multimem_t(), m, data, count);
 }
 static __global__ void in_switch_small_kernel(__grid_constant__ member_t const m, four_t const* in, four_t* slots,
                                               four_t* own, four_t* out, std::size_t count, std::size_t capacity) {
-    in_switch_small(gpu_place_t(), m, in, slots, own, out, count, capacity);
-}
-
-enum class schedule_t { auto_k, one_shot_k, two_shot_k, in_switch_k };
-
-constexpr char const* name_of(schedule_t schedule) {
-    switch (schedule) {
-    case schedule_t::auto_k: return "auto";
-    case schedule_t::one_shot_k: return "one_shot";
-    case schedule_t::two_shot_k: return "two_shot";
-    case schedule_t::in_switch_k: return "in_switch";
-    }
-    return "?";
+    in_switch_small(gpu_place_t(), multimem_t(), m, in, slots, own, out, count, capacity);
 }
 
 struct domain_settings_t {
@@ -139,25 +128,25 @@ class domain_t {
     /// data(r) of every rank becomes the sum over ranks; `count` floats.
     void all_reduce(int rank, std::size_t count, schedule_t schedule, cudaStream_t stream) const {
         std::size_t const fours = (count + 3) / 4, bytes = fours * 16;
-        if (bytes > data_bytes_)
-            throw failure_t(status_t::unsupported_k, "an all-reduce of " + std::to_string(bytes) +
-                                                         " bytes exceeds the buffer of " + std::to_string(data_bytes_));
-        if (schedule == schedule_t::auto_k) schedule = choose(bytes);
+        require_room(bytes);
+        if (schedule == schedule_t::auto_k)
+            schedule = schedule_for(bytes, world(), inbox_bytes_, memory_->everywhere() != nullptr);
         auto* const own = reinterpret_cast<four_t*>(data(rank));
         if (schedule == schedule_t::one_shot_k) return one_shot(rank, own, own, fours, stream);
+        if (schedule == schedule_t::in_switch_small_k) return in_switch_small(rank, own, own, fours, stream);
+        if (schedule == schedule_t::in_switch_k) return in_switch<four_t>(rank, fours, stream);
         auto const grid = static_cast<unsigned>(blocks_of(fours));
-        if (schedule == schedule_t::in_switch_k) {
-            if (!memory_->everywhere())
-                throw failure_t(status_t::unsupported_k, "the in-switch schedule needs --fabric multicast");
-            auto* const all = reinterpret_cast<four_t*>(memory_->everywhere() + data_offset_);
-            in_switch_kernel<<<grid, 512, 0, stream>>>(member(rank), all, fours);
-            return gpu::check_launch("in_switch_kernel");
-        }
         buffers_t<four_t> buffers = {};
         for (int peer = 0; peer < world(); ++peer) buffers.of[peer] = reinterpret_cast<four_t*>(data(peer));
         auto* kernel = two_shot_kernel_of(world());
         kernel<<<grid, 512, 0, stream>>>(member(rank), buffers, fours);
         gpu::check_launch("two_shot_kernel");
+    }
+    /// The same of `count` bf16 numbers in data(r), each sum rounded once. The switch's alone.
+    void all_reduce_bf16(int rank, std::size_t count, cudaStream_t stream) const {
+        std::size_t const eights = (count + 7) / 8;
+        require_room(eights * 16);
+        in_switch<eight_bf16_t>(rank, eights, stream);
     }
 
     /// Throws failure_t timeout_k, naming who was missing, where a barrier was in vain. Call it when the GPUs are done.
@@ -179,13 +168,34 @@ class domain_t {
     }
 
   private:
-    static constexpr std::size_t small_bytes_k = 4096;  ///< of one slot of in_switch_small
-
-    schedule_t choose(std::size_t bytes) const {
-        if (bytes <= one_shot_limit()) return schedule_t::one_shot_k;
-        return memory_->everywhere() ? schedule_t::in_switch_k : schedule_t::two_shot_k;
+    void require_room(std::size_t bytes) const {
+        if (bytes > data_bytes_)
+            throw failure_t(status_t::unsupported_k, "an all-reduce of " + std::to_string(bytes) +
+                                                         " bytes exceeds the buffer of " + std::to_string(data_bytes_));
     }
-    std::size_t one_shot_limit() const { return std::min<std::size_t>(inbox_bytes_, (2u << 20) / unsigned(world())); }
+    /// The address that stands for all ranks' memory.
+    std::byte* everywhere() const {
+        if (!memory_->everywhere())
+            throw failure_t(status_t::unsupported_k, "the in-switch schedule needs --fabric multicast");
+        return memory_->everywhere();
+    }
+    template <class value_t>
+    void in_switch(int rank, std::size_t count, cudaStream_t stream) const {
+        auto* const all = reinterpret_cast<value_t*>(everywhere() + data_offset_);
+        in_switch_kernel<<<static_cast<unsigned>(blocks_of(count)), 512, 0, stream>>>(member(rank), all, count);
+        gpu::check_launch("in_switch_kernel");
+    }
+    void in_switch_small(int rank, four_t const* in, four_t* out, std::size_t count, cudaStream_t stream) const {
+        constexpr std::size_t capacity = small_bytes_k / sizeof(four_t);
+        if (count > capacity)
+            throw failure_t(status_t::unsupported_k, "an all-reduce of " + std::to_string(count * sizeof(four_t)) +
+                                                         " bytes exceeds the switch's slot of " +
+                                                         std::to_string(small_bytes_k));
+        auto* const slots = reinterpret_cast<four_t*>(everywhere() + flag_bytes_k);
+        auto* const own = reinterpret_cast<four_t*>(memory_->of(rank) + flag_bytes_k);
+        in_switch_small_kernel<<<1, capacity, 0, stream>>>(member(rank), in, slots, own, out, count, capacity);
+        gpu::check_launch("in_switch_small_kernel");
+    }
     int blocks_of(std::size_t fours) const {
         if (settings_.blocks) return std::min(settings_.blocks, channels_k);
         std::size_t const share = (fours + std::size_t(world()) - 1) / std::size_t(world());
