@@ -20,7 +20,8 @@ char const* const help_text_k = R"(scaling_contrasts: contrastive losses, forwar
 
 the problem (lists joined by commas):
   --loss one_set_sigmoid|two_set_sigmoid|info_nce|one_set_info_nce   --form nt_xent|sup_con (of one_set_info_nce)
-  --loss one_set_all_reduce: no loss, but rows x dims floats summed over GPUs (--options schedule=auto|one_shot|two_shot|in_switch)
+  --loss one_set_all_reduce: no loss, but rows x dims floats summed over GPUs
+      (--options schedule=auto|one_shot|two_shot|in_switch|in_switch_small, dtype=bfloat16 of in_switch: as many bytes)
   --rows R (per device)   --live L0,L1,...   --dims D
   --prefixes 64,128,...   --prefix-weights W0,W1,...   --scale T   --bias B   --self-pairs true|false
   --seed N   --labels pairs|distinct|equal|mixed|fours|sixteens   --dtype bfloat16   --gradient-dtype bfloat16|float32

@@ -84,7 +84,8 @@ class backend_t {
     virtual memory_t memory() = 0;
     /// Empties the devices' caches, and returns when that is done; the buffers for it count in no figure.
     virtual void flush_caches() { flush_(); }
-    /// What a backend knows of the steps since watch(), by name; seconds per step. Empty: nothing.
+    /// What a backend knows of the steps since watch(), by name: `..._seconds` per step, other numbers. Empty: nothing.
+    /// May leave other numbers in the buffers that steps work on.
     virtual std::map<std::string, double> figures() { return {}; }
     virtual void watch() {}
     /// The engine that runs, such as `cpu-avx512bf16` or `sm90`.

@@ -411,7 +411,9 @@ void print_summary(arguments_t const& arguments, summary_t const& summary) {
         std::printf("; %.1f MiB beside inputs and gradients",
                     static_cast<double>(*memory.allocated_peak_bytes - *memory.input_bytes - *memory.gradient_bytes) /
                         1048576.0);
-    for (auto const& [name, value] : summary.figures) std::printf("; %s %.2f us", name.c_str(), 1e6 * value);
+    for (auto const& [name, value] : summary.figures)
+        if (name.ends_with("_seconds")) std::printf("; %s %.2f us", name.c_str(), 1e6 * value);
+        else std::printf("; %s %g", name.c_str(), value);
     std::printf("\n");
 }
 

@@ -100,6 +100,8 @@ class domain_t {
     int world() const { return static_cast<int>(ordinals_.size()); }
     member_t const& member(int rank) const { return members_[static_cast<std::size_t>(rank)]; }
     fabric_t fabric() const { return memory_->everywhere() ? fabric_t::multicast_k : fabric_t::peer_k; }
+    /// Why fabric auto goes on with peer pointers where it tried multicast; empty: it did not, or it works.
+    std::string const& refusal() const { return memory_->refusal(); }
     std::size_t bytes_per_rank() const { return memory_->bytes(); }
     std::size_t inbox_bytes() const { return inbox_bytes_; }
     /// The rank's large buffer, settings.data_bytes.
