@@ -5,11 +5,12 @@ sees. With `graph: true` steps are captured ten to a CUDA graph and queued when 
 takes microseconds, launches of one graph each would be what is measured. The native all-reduce does the same.
 
 Options: `backend` is `nccl` (the process group's own, whatever it is), `one_shot` or `two_shot` (torch's symmetric
-memory, peer pointers; its multicast schedules are not used), `graph` true or false.
+memory, peer pointers) or `multimem` (the same, summed by the switch; never run), `graph` true or false.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,13 @@ from baselines.interface import Declaration, Outputs, Unsupported
 from baselines.torch_runtime import TorchSystem
 
 BATCH = 10  # steps in one graph
-OPERATORS = {"one_shot": "one_shot_all_reduce", "two_shot": "two_shot_all_reduce_"}  # of torch.ops.symm_mem
+OPERATORS = {  # of torch.ops.symm_mem
+    "one_shot": "one_shot_all_reduce",
+    "two_shot": "two_shot_all_reduce_",
+    "multimem": "multimem_all_reduce_",
+}
+# By which a machine's owner turns multicast off. The second is the one that PyTorch obeys.
+NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 
 
 class TorchAllReduce(TorchSystem):
@@ -39,6 +46,11 @@ class TorchAllReduce(TorchSystem):
         options = case.get("options") or {}
         if case["device"] != "cuda" and (options.get("graph") or options.get("backend", "nccl") != "nccl"):
             return "CUDA graphs and symmetric memory need GPUs"
+        set_here = next(
+            (f"{name}={value}" for name, value in NO_MULTICAST.items() if os.environ.get(name) == value), ""
+        )
+        if options.get("backend") == "multimem" and set_here:
+            return f"sums in the switch need multicast, and {set_here} is set"
         return super().unsupported(case)
 
     def build(self) -> None:
@@ -68,6 +80,8 @@ class TorchAllReduce(TorchSystem):
         operator = OPERATORS[self.options["backend"]]
         if not hasattr(torch.ops.symm_mem, operator):
             raise Unsupported(f"PyTorch {torch.__version__} has no symm_mem.{operator}")
+        if self.options["backend"] != "multimem":  # or rendezvous() would create a multicast object for nothing
+            os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
         try:
             buffer = symmetric.empty(rows.numel(), dtype=rows.dtype, device=self.device)
             symmetric.rendezvous(buffer, distributed.group.WORLD.group_name)
@@ -88,7 +102,7 @@ class TorchAllReduce(TorchSystem):
             return
         flat = self.buffer.view(-1)
         sums = getattr(torch.ops.symm_mem, OPERATORS[backend])(flat, "sum", distributed.group.WORLD.group_name)
-        if backend == "one_shot":  # the other one adds in place
+        if backend == "one_shot":  # the others add in place
             flat.copy_(sums)
 
     def step(self) -> None:

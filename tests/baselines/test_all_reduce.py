@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -93,3 +95,53 @@ def test_memory_that_runs_out_is_not_called_unsupported(system, monkeypatch):
     monkeypatch.setattr(symmetric, "empty", full)
     with pytest.raises(torch.OutOfMemoryError):
         system._symmetric(torch.zeros(2, 4))
+
+
+CASE = {"world_size": 2, "gradient_dtype": "float32", "device": "cuda"}
+MULTIMEM = CASE | {"options": {"backend": "multimem", "graph": True}}
+FORBIDDING = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+
+
+@pytest.fixture
+def allowed(monkeypatch):
+    """An environment in which nothing is said of multicast, put back afterwards."""
+    for name in FORBIDDING:
+        monkeypatch.setenv(name, "")
+    return monkeypatch
+
+
+@pytest.mark.parametrize("name", FORBIDDING)
+def test_the_switch_is_not_reached_where_multicast_is_forbidden(system, allowed, name):
+    assert type(system).unsupported(MULTIMEM) is None
+    allowed.setenv(name, FORBIDDING[name])
+    reason = type(system).unsupported(MULTIMEM)
+    assert reason == f"sums in the switch need multicast, and {name}={FORBIDDING[name]} is set"
+    for backend in ("nccl", "one_shot", "two_shot"):
+        assert type(system).unsupported(CASE | {"options": {"backend": backend, "graph": True}}) is None
+
+
+@pytest.mark.parametrize(("backend", "multicast"), [("multimem", ""), ("one_shot", "1"), ("two_shot", "1")])
+def test_symmetric_memory_gets_a_multicast_object_for_multimem_alone(system, allowed, backend, multicast):
+    import torch
+    from torch.distributed import _symmetric_memory as symmetric
+
+    from baselines import torch_all_reduce
+
+    def meet(*_):
+        said.append(os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"])
+
+    def failing(*_):
+        said.append("reached")
+        raise RuntimeError("no such multicast")
+
+    said = []
+    system.options = {"backend": backend, "graph": True}
+    operators = dict.fromkeys(torch_all_reduce.OPERATORS.values(), failing)
+    allowed.setattr(torch.ops, "symm_mem", SimpleNamespace(**operators))
+    group = SimpleNamespace(WORLD=SimpleNamespace(group_name="0"))
+    allowed.setattr(torch_all_reduce.distributed, "group", group)
+    allowed.setattr(symmetric, "empty", lambda count, **_: torch.ones(count))
+    allowed.setattr(symmetric, "rendezvous", meet)
+    with pytest.raises(torch_all_reduce.Unsupported, match="no such multicast"):
+        system._symmetric(torch.zeros(2, 4))
+    assert said == [multicast, "reached"]
