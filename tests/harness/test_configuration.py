@@ -27,6 +27,16 @@ def test_the_one_set_loss_is_measured_at_the_batches_of_two_set_systems(campaign
         assert peers and peers <= ours, device
 
 
+@pytest.mark.parametrize("campaign", ["scale_up", "scale_up_peers"])
+def test_what_is_scaled_is_measured_on_one_gpu_too(campaign):
+    chosen = configuration.compose([f"campaign={campaign}"])
+    found = [each.case for each in plan.enumerate_cases(chosen.for_device("cuda"), MACHINE)]
+    ranks: dict[str, set[int]] = {}
+    for case in found:
+        ranks.setdefault(f"{case.system}:{case.variant}", set()).add(case.world_size)
+    assert set(map(frozenset, ranks.values())) == {frozenset({1, 2, 4, 8})}
+
+
 def test_fields_that_parts_set_are_not_set_beside_them():
     chosen = configuration.compose(["campaign=metric_learning", "states=[init]"])
     assert {tuple(matrix.states) for matrix in chosen.matrices()} == {("init",)}
