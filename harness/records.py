@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 # The design's names in its order, then what this suite adds.
 COLUMNS = (
@@ -87,6 +87,9 @@ COLUMNS = (
     "throttle_reasons",
     "load_average",
     "allocator_driver_difference_bytes",
+    # since version 3
+    "end_wait_seconds",  # of a native box's device, in the sum of the scalars at a step's end
+    "differing_repetitions",  # of a collective: sums of the same numbers that had other bits
 )
 REQUIRED = COLUMNS[: COLUMNS.index("case_id")]
 
@@ -131,6 +134,8 @@ def _migrate(row: dict[str, str]) -> dict[str, str]:
     if row["schema_version"] == "1":
         timed_here = row["best_seconds"] and row["samples_file"]
         row |= {"schema_version": "2", "cache_state": "warm" if timed_here else ""}  # version 1 knew no flush
+    if row["schema_version"] == "2":
+        row["schema_version"] = "3"
     return row
 
 

@@ -244,6 +244,8 @@ def _timed(outcome: launch.Outcome) -> dict[str, Any]:
         "blocks": summary.blocks_of(outcome.events),
         "energy_joules_per_step": summary.energy_of(outcome.events),
         "skew_seconds": summary.skew_of(outcome.events),
+        "end_wait_seconds": outcome.events.largest("figures", "end_wait_seconds"),
+        "differing_repetitions": outcome.events.largest("figures", "differing_repetitions"),
         **summary.first_use_of(outcome.events),
     }
     if outcome.status == "ok" and not record["blocks"]:

@@ -31,6 +31,7 @@ _MEDIANS = (
     "first_collective_seconds",
     "energy_joules_per_step",
     "skew_seconds",
+    "end_wait_seconds",
 )
 
 
@@ -130,7 +131,7 @@ def timing(rounds: Sequence[Mapping[str, Any]]) -> Timing | None:
 
 
 def conditions(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the sensors said at the edges of all blocks, and the medians of first-use costs and energy."""
+    """What the sensors said at the edges of all blocks, medians of first-use costs, energy, waits, and what repeats."""
     blocks = [block[4:] for each in rounds for block in each["blocks"] if len(block) > 4]
     lows, highs, powers, reasons, _, loads = ([block[i] for block in blocks] for i in range(len(sensors.FIELDS)))
     power = [value for value in powers if value is not None]
@@ -144,6 +145,8 @@ def conditions(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for name in _MEDIANS:
         known = [each[name] for each in rounds if each.get(name) is not None]
         found[name] = statistics.median(known) if known else None
+    differing = [each["differing_repetitions"] for each in rounds if each.get("differing_repetitions") is not None]
+    found["differing_repetitions"] = max(map(int, differing), default=None)
     return found
 
 

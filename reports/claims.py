@@ -19,7 +19,7 @@ from reports.text import live_rows, memory_bytes_of, memory_text, significant, t
 ARTICLE_SYSTEM = "article_scaling_contrasts"
 PEER = "big_vision"
 BOX = 8
-LARGEST = 16384
+LARGEST, MIDDLE = 16384, 4096  # of the sizes that the article has
 
 
 @dataclass(frozen=True)
@@ -219,6 +219,28 @@ def _bandwidth(runs: Sequence[Run]) -> Iterable[Verdict]:
             yield Verdict(run.machine, f"{significant(found[0])}x", found[0] >= 1.25)
 
 
+def _repeats(runs: Sequence[Run]) -> Iterable[Verdict]:
+    for run in runs:
+        told = [
+            int(row["differing_repetitions"])
+            for row in run.rows
+            if (row["system"], row["variant"]) == (collectives.OURS, "in_switch")
+            and (row["status"], int(row["world_size"])) == ("ok", BOX)
+            and row["differing_repetitions"]
+        ]
+        if told:
+            same = told.count(0)
+            yield Verdict(run.machine, f"the same bits at {same} of {len(told)} sizes", same == len(told))
+
+
+def _wait(runs: Sequence[Run]) -> Iterable[Verdict]:
+    for run in runs:
+        row = _one(_rows(run, 1, MIDDLE), OUR_SYSTEM, "end_wait_seconds")
+        if row:
+            share = number(row, "end_wait_seconds") / number(row, "mean_seconds")
+            yield Verdict(run.title, f"{significant(100 * share)}% of a step", 0.35 <= share <= 0.40)
+
+
 def _rate(nodes: int, of: Callable[[Row], float]) -> Callable[[Sequence[Row]], str]:
     def recompute(rows: Sequence[Row]) -> str:
         ours, peer = _published_pair(rows, nodes)
@@ -273,8 +295,12 @@ RULES = {
     "all_reduce_bandwidth": Rule(
         "ratio of best bus bandwidths, in-switch over NCCL's, at least 1.25", _COLLECTIVES, measured=_bandwidth
     ),
-    "all_reduce_repeats": Rule("the same bits from every repetition", _COLLECTIVES),
-    "all_reduce_wait": Rule("share of the step within 35% to 40%", _PROFILE),
+    "all_reduce_repeats": Rule("the same bits from every repetition", _COLLECTIVES, measured=_repeats),
+    "all_reduce_wait": Rule(
+        f"end_wait_seconds over mean_seconds at R = {MIDDLE} within 35% to 40%",
+        f"one box of {BOX} GPUs, native at R = {MIDDLE}, whose devices meet by flags",
+        measured=_wait,
+    ),
     "calls_per_step": Rule("calls per GPU and step within 50 to 60", _PROFILE),
     "scalar_work_bound": Rule(
         "not judged: a state of the article's code before its last rewrite", "that earlier kernel"

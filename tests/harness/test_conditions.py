@@ -1,10 +1,11 @@
 """Conditions of timed blocks in a row: clocks, power, energy, skew, and the costs of first use."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
-from harness import summary
+from harness import run, summary
 from harness.events import Events
 from tests.harness.test_summary import CHECK, row
 
@@ -78,6 +79,19 @@ def test_skew_lies_between_the_fastest_and_the_slowest_rank(tmp_path):
     assert summary.skew_of(told) == 2e-6, "the box knows better"
     rounds = [{"blocks": [[0, 0, 10, 1.0]], "skew_seconds": skew} for skew in (3e-6, 1e-6, 2e-6)]
     assert summary.conditions(rounds)["skew_seconds"] == 2e-6
+
+
+def test_a_round_keeps_what_the_box_tells_of_its_end(tmp_path):
+    told = {"event": "figures", "end_wait_seconds": 4e-6, "differing_repetitions": 0.0}
+    (tmp_path / "events.0.jsonl").write_text(json.dumps(told) + "\n")
+    record = run._timed(SimpleNamespace(status="ok", reason="", seconds=1.0, events=Events.read(tmp_path)))
+    assert (record["end_wait_seconds"], record["differing_repetitions"]) == (4e-6, 0)
+    rounds = [record, record | {"end_wait_seconds": 6e-6, "differing_repetitions": 3.0}]
+    found = summary.conditions(rounds)
+    assert found["end_wait_seconds"] == pytest.approx(5e-6)
+    assert found["differing_repetitions"] == 3, "one round that differs is one too many"
+    silent = summary.conditions([{"blocks": [], "end_wait_seconds": None}])
+    assert silent["end_wait_seconds"] is None and silent["differing_repetitions"] is None
 
 
 def test_first_use_costs_are_the_slowest_rank_s(tmp_path):

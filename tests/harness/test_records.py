@@ -66,12 +66,20 @@ def test_a_file_of_version_1_is_read_as_the_current_one(tmp_path):
     path.write_text(version_1(system="native", rows="1024", best_seconds="0.25", samples_file="samples.parquet"))
     (found,) = records.read_rows(path)
     assert tuple(found) == records.COLUMNS
-    assert (found["schema_version"], found["system"], found["best_seconds"]) == ("2", "native", "0.25")
+    assert (found["schema_version"], found["system"], found["best_seconds"]) == ("3", "native", "0.25")
     assert found["cache_state"] == "warm", "version 1 timed steps one after the other"
     assert not any(found[name] for name in ("retries", "energy_joules_per_step", "compile_seconds", "form", "bytes"))
     again = tmp_path / "again.csv"
     records.write_rows(again, [found])
     assert records.read_rows(again) == [found], "a migrated row is a row of the current version"
+
+
+def test_a_file_of_version_2_is_read_as_the_current_one(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text(version_1(system="native", best_seconds="0.25").replace("\n1,", "\n2,"))
+    (found,) = records.read_rows(path)
+    assert (found["schema_version"], found["best_seconds"], found["cache_state"]) == ("3", "0.25", "")
+    assert (found["end_wait_seconds"], found["differing_repetitions"]) == ("", "")
 
 
 def test_a_published_row_of_version_1_says_nothing_of_caches(tmp_path):
@@ -88,7 +96,7 @@ def test_a_published_row_of_version_1_says_nothing_of_caches(tmp_path):
         (lambda text: text.replace("labels", "system", 1), "'system' stands twice"),
         (lambda text: text[:-10], "line 2 has"),
         (lambda text: "", "empty file"),
-        (lambda text: text.replace("\n2,", "\n99,", 1), "'schema_version' is '99'"),
+        (lambda text: text.replace("\n3,", "\n99,", 1), "'schema_version' is '99'"),
     ],
 )
 def test_a_damaged_file_names_the_column_or_line(tmp_path, change, message):

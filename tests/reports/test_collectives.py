@@ -68,6 +68,31 @@ def test_the_bandwidth_claim_is_judged_on_eight_ranks_alone(run, results):
     assert line[3:5] == ("1.25x (gpu-x8)", "confirmed")
 
 
+@pytest.mark.parametrize(
+    ("told", "changes", "judged"),
+    [
+        ((0, 0), {}, ("the same bits at 2 of 2 sizes (gpu-x8)", "confirmed")),
+        ((0, 3), {}, ("the same bits at 1 of 2 sizes (gpu-x8)", "refuted")),
+        ((None, 0), {}, ("the same bits at 1 of 1 sizes (gpu-x8)", "confirmed")),
+        ((None, None), {}, ("", "not run")),
+        ((0, 0), {"world_size": 2}, ("", "not run")),
+        ((0, 0), {"variant": "two_shot"}, ("", "not run")),
+        ((0, 0), {"status": "wrong"}, ("", "not run")),
+    ],
+)
+def test_the_switchs_bits_are_judged_on_eight_ranks_alone(results, told, changes, judged):
+    rows = [
+        reduced("native_all_reduce", "in_switch", 8, size, 10.0)
+        | {"schema_version": 3, "differing_repetitions": differing}
+        | changes
+        for size, differing in zip((1 << 20, 1 << 30), told, strict=True)
+    ]
+    add_run(results, "gpu-x8", "collectives", "20260101T000000Z-aaaa", rows)
+    table = claims.table(store.load(results))
+    (line,) = (cells for cells in table.rows if cells[0].startswith("all-reduce repeats bit for bit"))
+    assert line[3:5] == judged
+
+
 def test_all_reduces_stand_in_no_table_of_losses(run):
     assert all(row["loss"] != "one_set_all_reduce" for shape in measured.shapes(run) for row in shape.rows)
     assert len(measured.timings(run).rows) == 3 and len(measured.statuses(run).rows) == 9

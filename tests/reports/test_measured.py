@@ -1,5 +1,7 @@
 """Tables of measured runs, from rows made up in conftest.py with round numbers."""
 
+import pytest
+
 from reports import charts, claims, measured, published, store
 from reports.conditions import conditions
 from reports.facts import fastest, headline_shapes
@@ -187,6 +189,26 @@ def test_other_hardware_and_other_cases_judge_nothing(measured):
     add_run(measured, "b300-x8", "article", "20260101T000000Z-aaaa", unusual)
     found = verdicts(measured)
     assert {verdict for _, verdict in found.values()} == {"not run"}
+
+
+@pytest.mark.parametrize(
+    ("size", "wait", "judged"),
+    [
+        (4096, 0.776e-3, ("38.8% of a step (", "confirmed")),
+        (4096, 0.68e-3, ("34.0% of a step (", "refuted")),
+        (4096, 0.82e-3, ("41.0% of a step (", "refuted")),
+        (4096, 0.0, ("0% of a step (", "refuted")),
+        (16384, 0.776e-3, ("", "not run")),
+        (4096, None, ("", "not run")),
+    ],
+)
+def test_the_wait_at_the_end_is_judged_at_the_middle_size(results, size, wait, judged):
+    # Of 2 ms: the mean of a made-up row is 1.02 of its best.
+    box = {"world_size": 8, "device": "cuda", "device_name": "NVIDIA B300", "end_wait_seconds": wait}
+    rows = [row("native", "one_set_sigmoid", "one_set", size, 2 / 1.02, 9, schema_version=3, **box)]
+    add_run(results, "b300-x8", "article", "20260101T000000Z-aaaa", rows)
+    found, verdict = verdicts(results)["final all-reduce spends waiting for the last GPU"]
+    assert found.startswith(judged[0]) and verdict == judged[1]
 
 
 def test_a_binary_for_one_model_is_judged(results):
