@@ -5,8 +5,9 @@
 
 namespace scaling_contrasts::ptx {
 
-/// Tries before a wait gives up: each suspends for up to a few microseconds, so this is minutes at most, and only when
-/// stuck.
+/// Tries before a wait gives up, which happens only when stuck. How long they take depends on the wait: wait_count() does
+/// not suspend, and is through in seconds; a try of mbar_wait() suspends for as long as the hardware likes, which PTX
+/// leaves open. No clock is read: that would change the machine code of every engine.
 constexpr uint32_t patience_k = 1u << 22;
 
 /// Ends the kernel with an illegal address. (A trap would do, but ptxas then ignores setmaxnreg and spills.)
