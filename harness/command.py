@@ -23,7 +23,8 @@ _PROTOCOL_FLAGS = ("warmup_steps", "warmup_seconds", "blocks", "steps_per_block"
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 # Variables of the user's that may change a result: recorded with it.
 RECORDED_PREFIXES = (
-    "CUDA_ NCCL_ OMP_ MKL_ KMP_ OPENBLAS_ XLA_ JAX_ TORCH PYTORCH_ TRITON_ NVSHMEM_ GLOO_ MALLOC_ LD_ BIG_VISION_ UCX_"
+    "CUDA_ NCCL_ OMP_ MKL_ KMP_ OPENBLAS_ XLA_ JAX_ TORCH PYTORCH_ TRITON_ NVSHMEM_ GLOO_ MALLOC_ LD_ BIG_VISION_ UCX_ "
+    "SCALING_CONTRASTS_ENGINE"
 ).split()
 
 

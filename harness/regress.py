@@ -120,8 +120,10 @@ def _environment(path: Path, rows: Sequence[Row]) -> Mapping[str, Any]:
         raise RecordError(f"{place}: must hold one JSON object")
     try:
         conditions.run_conditions(data)
-    except (AttributeError, TypeError, ValueError):
-        raise RecordError(f"{place}: its host, packages or GPUs are not what a run records; it was changed") from None
+        conditions.lengths(data)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        what = "host, packages, GPUs, variables or protocol"
+        raise RecordError(f"{place}: its {what} are not what a run records; it was changed") from None
     return data
 
 
@@ -132,21 +134,22 @@ def compare(base: Side, new: Side, options: Mapping[str, Any]) -> Comparison:
     """The comparison of two files. Raises Refused when conditions differ, ConfigurationError when no case is common."""
     allow = options["allow"]
     matched, missing, added = conditions.pairs(base.rows, new.rows, allow)
-    differences = list(conditions.run_differences(base.environment, new.environment, allow))
-    if all(row["device"] != "cpu" for row in base.rows):  # the processor beside a GPU is no part of the case
-        differences = [each for each in differences if each[0] != "vectors"]
+    devices = {row["device"] for row in base.rows}
+    differences = list(conditions.run_differences(base.environment, new.environment, allow, devices))
     for one, other in matched:
         differences += conditions.row_differences(one, other, allow)
     protocols = [sorted({row["protocol"] for row in side.rows}) for side in (base, new)]
     if protocols[0] != protocols[1]:
         differences.append(("protocol", *(f"protocol {' '.join(names)}" for names in protocols)))
+    else:
+        differences += conditions.protocol_differences(base.environment, new.environment, protocols[0])
     if differences:
         raise Refused(differences, options["format"])
     if not matched:
         raise ConfigurationError(f"{base.path} and {new.path} have no case in common")
     settings = Settings(**{name: options[name] for name in Settings.__dataclass_fields__})
     peer = options["peer"] if options["relative"] else None
-    other_run = any(True for _ in conditions.run_differences(base.environment, new.environment))
+    other_run = any(True for _ in conditions.run_differences(base.environment, new.environment, (), devices))
     other_vectors = any(True for _ in conditions.vector_differences(base.environment, new.environment))
     findings = [
         verdicts.compare(
@@ -162,7 +165,7 @@ def compare(base: Side, new: Side, options: Mapping[str, Any]) -> Comparison:
     for side in (base, new) if peer else ():
         if not any(verdicts.is_peer(row, peer) for row in side.rows):
             raise ConfigurationError(f"peer={peer} names no row of {side.path}")
-    notes = conditions.not_recorded(base.environment, new.environment)
+    notes = conditions.not_recorded(base.environment, new.environment, devices)
     return Comparison((str(base.path), str(new.path)), findings, missing, added, notes, peer)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -39,9 +40,15 @@ ROW_CONDITIONS = {
     "versions": ("system_version",),
     "cache": ("cache_state",),
 }
-RUN_CONDITIONS = ("driver", "power_limit", "versions", "vectors")
+RUN_CONDITIONS = ("driver", "power_limit", "versions", "vectors", "variables")
+_NOT_BESIDE = {"cpu": ("driver", "power_limit"), "cuda": ("vectors",)}  # what is no part of a case on this device
 CONDITIONS = (*ROW_CONDITIONS, *(name for name in RUN_CONDITIONS if name not in ROW_CONDITIONS))
 ALLOWABLE = tuple(name for name in CONDITIONS if name != "protocol")
+# Of environment.json's `protocol`: what decides which steps are timed. Rounds and cache states stand in every row.
+LENGTHS = ("warmup_steps", "warmup_seconds", "blocks", "steps_per_block", "max_block_seconds", "together")
+# Variables that say where something lies, or label an image, and not what it does.
+_PLACES = re.compile(r"CUDA_VISIBLE_DEVICES|.*_(HOME|DIR|VERSION)")
+UNKNOWN = "not recorded"
 
 ALLOCATOR_COLUMNS = ("allocated_peak_bytes", "step_peak_bytes")
 DEVICE_COLUMN = "device_used_bytes"
@@ -87,22 +94,26 @@ def pairs(base: Sequence[Row], new: Sequence[Row], allow: Iterable[str] = ()) ->
 
 
 def agree(base: Row, new: Row, allow: Iterable[str] = ()) -> bool:
-    """Whether every condition that is known on both sides, and not allowed to differ, is equal."""
+    """Whether every condition that is not allowed to differ is equal."""
     return not list(row_differences(base, new, allow))
 
 
 def row_differences(base: Row, new: Row, allow: Iterable[str] = ()) -> Iterable[tuple[str, str, str]]:
-    """(condition, base's value, new's value) for each condition that differs and may not. Empty cells are not known."""
+    """(condition, base's value, new's value) for each condition that differs and may not.
+
+    An empty cell is not known, which differs from what is known where both rows have times.
+    """
+    timed = base["status"] == new["status"] == "ok"
     for condition, columns in ROW_CONDITIONS.items():
         if condition in allow and condition != "protocol":
             continue
         for column in columns:
-            if base[column] and new[column] and base[column] != new[column]:
-                yield condition, f"{column} {base[column]}", f"{column} {new[column]}"
+            if base[column] != new[column] and (timed or (base[column] and new[column])):
+                yield condition, f"{column} {base[column] or UNKNOWN}", f"{column} {new[column] or UNKNOWN}"
 
 
 def run_conditions(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Driver, power limit, vector extensions and package versions out of an environment.json, those that it knows."""
+    """What an environment.json knows of the conditions of a whole run. Raises where it is not as a run writes it."""
     found: dict[str, Any] = {}
     if flags := (environment.get("host") or {}).get("vector_flags"):
         found["vectors"] = " ".join(flags)
@@ -116,34 +127,79 @@ def run_conditions(environment: Mapping[str, Any]) -> dict[str, Any]:
         packages["python"] = environment["python"]
     if packages:
         found["versions"] = packages
+    if "variables" in environment:
+        given = dict(environment["variables"])
+        found["variables"] = {name: value for name, value in given.items() if not _PLACES.fullmatch(name)}
     return found
 
 
-def run_differences(base: Mapping[str, Any], new: Mapping[str, Any], allow: Iterable[str] = ()) -> Iterable[tuple]:
-    """As row_differences, for what holds for a whole run. Packages that only one side records are not_recorded()'s."""
+def run_differences(
+    base: Mapping[str, Any], new: Mapping[str, Any], allow: Iterable[str] = (), devices: Iterable[str] = ("cpu", "cuda")
+) -> Iterable[tuple[str, str, str]]:
+    """As row_differences, for what holds for a whole run of cases on these devices. What a side does not know differs.
+
+    Packages that only one side records are not_recorded()'s: which ones a run looks at depends on its systems.
+    """
     one, other = run_conditions(base), run_conditions(new)
-    for condition in RUN_CONDITIONS:
-        if condition in allow or condition not in one or condition not in other:
+    for condition in _beside(devices):
+        if condition in allow:
             continue
-        if condition != "versions":
-            if one[condition] != other[condition]:
-                yield condition, str(one[condition]), str(other[condition])
-            continue
-        for package in sorted({*one["versions"]} & {*other["versions"]}):
-            before, after = one["versions"][package], other["versions"][package]
-            if before != after:
-                yield "versions", f"{package} {before}", f"{package} {after}"
+        before, after = one.get(condition), other.get(condition)
+        if before is None or after is None:
+            known = "recorded" if condition in ("versions", "variables") else before or after
+            yield condition, *(UNKNOWN if side is None else known for side in (before, after))
+        elif condition == "versions":
+            for package in sorted({*before} & {*after}):
+                if before[package] != after[package]:
+                    yield condition, f"{package} {before[package]}", f"{package} {after[package]}"
+        elif condition == "variables":
+            for name in sorted({*before} | {*after}):
+                if before.get(name) != after.get(name):
+                    yield (
+                        condition,
+                        *(f"{name}={side[name]}" if name in side else f"{name} unset" for side in (before, after)),
+                    )
+        elif before != after:
+            yield condition, before, after
+
+
+def _beside(devices: Iterable[str]) -> list[str]:
+    """The conditions of a run that matter to a case on any of these devices."""
+    return [name for name in RUN_CONDITIONS if any(name not in _NOT_BESIDE.get(device, ()) for device in devices)]
+
+
+def protocol_differences(
+    base: Mapping[str, Any], new: Mapping[str, Any], names: Iterable[str]
+) -> Iterable[tuple[str, str, str]]:
+    """The lengths in which two protocols differ that have the same names in their rows.
+
+    Where lengths are not known a name stands for them; `custom` stands for none.
+    """
+    one, other = lengths(base), lengths(new)
+    if one and other:
+        for field in LENGTHS:
+            if one[field] != other[field]:
+                yield "protocol", f"{field} {one[field]}", f"{field} {other[field]}"
+    elif "custom" in names:
+        yield "protocol", *(f"lengths {'recorded' if side else UNKNOWN}" for side in (one, other))
+
+
+def lengths(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """The lengths of a run's protocol, empty where they are not recorded. Once no protocol could time in the check."""
+    known = {"together": False, **dict(environment.get("protocol") or {})}
+    return {field: known[field] for field in LENGTHS} if len(known) > 1 else {}
 
 
 def vector_differences(base: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[tuple]:
-    """The difference of both processors' vector extensions, if there is one."""
-    return (each for each in run_differences(base, new) if each[0] == "vectors")
+    """The difference of both processors' vector extensions, if they are known to differ."""
+    return (each for each in run_differences(base, new) if each[0] == "vectors" and UNKNOWN not in each)
 
 
-def not_recorded(base: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Conditions that only one side recorded: they could not be compared."""
+def not_recorded(base: Mapping[str, Any], new: Mapping[str, Any], devices: Iterable[str]) -> list[str]:
+    """Conditions that could not be compared, because only one side recorded them, and may differ."""
     one, other = run_conditions(base), run_conditions(new)
-    notes = [f"{name} is not recorded in {'NEW' if name in one else 'BASE'}" for name in sorted({*one} ^ {*other})]
+    unknown = [name for name in _beside(devices) if (name in one) != (name in other)]
+    notes = [f"{name} is not recorded in {'NEW' if name in one else 'BASE'}" for name in unknown]
     packages = [side.get("versions", {}) for side in (one, other)]
     if all(packages):
         for name in sorted({*packages[0]} ^ {*packages[1]}):

@@ -59,7 +59,7 @@ def refusal(differences: Sequence[tuple[str, str, str]], style: str) -> str:
     if style == "json":
         listed = [{"condition": name, "base": base, "new": new} for name, base, new in differences]
         return json.dumps({"verdict": "cannot compare", "exit_code": 2, "differences": listed}, indent=2)
-    lines = ["cannot compare: the conditions differ"]
+    lines = ["cannot compare: the conditions differ, or are not known"]
     lines += [f"{'- ' if style == 'markdown' else '  '}{name}: {base} -> {new}" for name, base, new in differences]
     names = sorted({name for name, _, _ in differences} - {"protocol"})
     if names:

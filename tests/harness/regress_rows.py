@@ -32,6 +32,17 @@ CASE = {
     "environment_file": "environment.json",
 }
 ENVIRONMENT = {
+    "host": {"vector_flags": ["avx2", "fma"]},
+    "variables": {},
+    "protocol": {
+        "name": "standard",
+        "rounds": 5,
+        "warmup_steps": 10,
+        "warmup_seconds": 1.0,
+        "blocks": 3,
+        "steps_per_block": 100,
+        "max_block_seconds": 10.0,
+    },
     "packages": {"torch": "2.14.1", "jax": "0.10.2"},
     "python": "3.11.7",
     "before": {"gpus": [{"driver_version": "580.159", "power.limit": "700.00 W"}]},

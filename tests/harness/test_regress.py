@@ -17,6 +17,13 @@ def test_the_same_file_is_the_same(pair, capsys):
     assert "native:one_set one_set_sigmoid R=1024 init 1x cuda" in said
 
 
+def store(folder, rows):
+    """A run folder: rows, and the environment beside them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_rows(folder / "rows.csv", rows)
+    (folder / "environment.json").write_text(json.dumps(ENVIRONMENT))
+
+
 @pytest.mark.parametrize(
     ("milliseconds", "verdict", "code"),
     [
@@ -226,8 +233,7 @@ def test_markdown_and_junit(pair, tmp_path, capsys):
 
 def test_a_folder_means_its_newest_run(tmp_path, capsys):
     for run, milliseconds in (("20260101T000000Z-aaaa", 10), ("20260102T000000Z-bbbb", 20)):
-        (tmp_path / "m" / "quick" / run).mkdir(parents=True)
-        write_rows(tmp_path / "m" / "quick" / run / "rows.csv", [steady(milliseconds)])
+        store(tmp_path / "m" / "quick" / run, [steady(milliseconds)])
     newest = tmp_path / "m" / "quick" / "20260102T000000Z-bbbb" / "rows.csv"
     assert regress.main([f"base={tmp_path}", f"new={newest}"]) == 0
     assert f"BASE {newest}" in capsys.readouterr().out
@@ -255,19 +261,18 @@ def test_ratio_ends_are_the_widest_that_the_two_ranges_allow():
 
 
 def test_without_new_the_cases_are_measured_and_changes_confirmed(tmp_path, monkeypatch, capsys):
-    write_rows(tmp_path / "base.csv", [steady(10), steady(10, rows=2048), steady(10, rows=4096)])
+    store(tmp_path / "base", [steady(10), steady(10, rows=2048), steady(10, rows=4096)])
     asked, answers = [], [{1024: 12, 2048: 12, 4096: 10}, {1024: 12, 2048: 10}]
 
     def measure(rows, options):
         asked.append(sorted(int(row["rows"]) for row in rows))
         folder = tmp_path / f"run{len(asked)}"
-        folder.mkdir()
         measured = answers[len(asked) - 1]
-        write_rows(folder / "rows.csv", [steady(measured[size], rows=size) for size in asked[-1]])
+        store(folder, [steady(measured[size], rows=size) for size in asked[-1]])
         return folder
 
     monkeypatch.setattr(regress, "measure_again", measure)
-    assert regress.main([f"base={tmp_path / 'base.csv'}", "format=json"]) == 1
+    assert regress.main([f"base={tmp_path / 'base'}", "format=json"]) == 1
     assert asked == [[1024, 2048, 4096], [1024, 2048]]
     cases = {case["case"].split("R=")[1].split()[0]: case for case in json.loads(capsys.readouterr().out)["cases"]}
     assert {size: case["verdict"] for size, case in cases.items()} == {
@@ -276,18 +281,15 @@ def test_without_new_the_cases_are_measured_and_changes_confirmed(tmp_path, monk
         "4096": "same",
     }
     asked.clear()
-    for number in (1, 2):
-        (tmp_path / f"run{number}" / "rows.csv").unlink()
-        (tmp_path / f"run{number}").rmdir()
-    assert regress.main([f"base={tmp_path / 'base.csv'}", "confirm=false"]) == 1
+    assert regress.main([f"base={tmp_path / 'base'}", "confirm=false"]) == 1
     assert len(asked) == 1
     assert capsys.readouterr().err == ""
 
 
 def test_a_base_of_too_few_rounds_is_told_before_it_is_measured(tmp_path, monkeypatch, capsys):
-    write_rows(tmp_path / "base.csv", [timed([10e-3] * 3), timed([10e-3] * 5, rows=2048)])
-    monkeypatch.setattr(regress, "measure_again", lambda rows, options: print(len(rows)) or tmp_path / "base.csv")
-    assert regress.main([f"base={tmp_path / 'base.csv'}"]) == 0
+    store(tmp_path / "base", [timed([10e-3] * 3), timed([10e-3] * 5, rows=2048)])
+    monkeypatch.setattr(regress, "measure_again", lambda rows, options: print(len(rows)) or tmp_path / "base")
+    assert regress.main([f"base={tmp_path / 'base'}"]) == 0
     said = capsys.readouterr()
     assert said.err == "regress: fewer than 5 rounds in 1 rows of BASE: their times are ambiguous\n"
     assert "1 same, 1 ambiguous" in said.out

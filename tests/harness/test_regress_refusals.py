@@ -27,6 +27,9 @@ def test_nothing_in_common_cannot_be_compared(pair, capsys):
         ({"scale": 20.0}, "scale"),
         ({"threads": 4}, "threads"),
         ({"system_version": "0.2.0"}, "versions"),
+        ({"system_version": ""}, "versions"),  # not recorded, where the other one says 0.1.0
+        ({"inputs_sha256": ""}, "inputs"),
+        ({"prefix_weights": "1 0 0 0 0"}, "prefixes"),
     ],
 )
 def test_conditions_that_differ_are_refused_unless_allowed(pair, capsys, change, condition):
@@ -38,13 +41,23 @@ def test_conditions_that_differ_are_refused_unless_allowed(pair, capsys, change,
     capsys.readouterr()
 
 
+def gpu(**changes):
+    """The environment with another GPU."""
+    return ENVIRONMENT | {"before": {"gpus": [ENVIRONMENT["before"]["gpus"][0] | changes]}}
+
+
 @pytest.mark.parametrize(
     ("environment", "condition", "told"),
     [
         (ENVIRONMENT | {"python": "3.12.1"}, "versions", "python 3.11.7 -> python 3.12.1"),
         (ENVIRONMENT | {"packages": {"torch": "2.15.0"}}, "versions", "torch 2.14.1 -> torch 2.15.0"),
-        (ENVIRONMENT | {"before": {"gpus": [{"driver_version": "590.1"}]}}, "driver", "580.159 -> 590.1"),
-        (ENVIRONMENT | {"before": {"gpus": [{"power.limit": "500.00 W"}]}}, "power_limit", "700.00 W -> 500.00 W"),
+        (gpu(driver_version="590.1"), "driver", "580.159 -> 590.1"),
+        (gpu(**{"power.limit": "500.00 W"}), "power_limit", "700.00 W -> 500.00 W"),
+        (
+            ENVIRONMENT | {"variables": {"NCCL_NVLS_ENABLE": "0"}},
+            "variables",
+            "NCCL_NVLS_ENABLE unset -> NCCL_NVLS_ENABLE=0",
+        ),
     ],
 )
 def test_what_holds_for_a_whole_run_is_a_condition_too(pair, capsys, environment, condition, told):
@@ -61,12 +74,78 @@ def test_quick_is_never_compared_with_standard(pair, capsys):
     assert "protocol may never differ" in capsys.readouterr().err
 
 
-def test_a_condition_that_one_side_did_not_record_is_noted(pair, capsys):
-    assert pair([steady(10)], [steady(10)], environments=({}, ENVIRONMENT)) == 0
-    assert "note: driver is not recorded in BASE" in capsys.readouterr().out
+@pytest.mark.parametrize("sides", [({}, ENVIRONMENT), (ENVIRONMENT, {}), ({}, {})])
+@pytest.mark.parametrize(
+    ("device", "unknown"),
+    [("cuda", "driver,power_limit,variables,versions"), ("cpu", "variables,vectors,versions")],
+)
+def test_what_is_not_recorded_is_refused_unless_allowed(pair, capsys, sides, device, unknown):
+    """A CSV without its environment.json: nobody knows the driver. What is beside the device is no matter."""
+    rows = [steady(10, device=device)]
+    assert pair(rows, rows, environments=sides) == 2
+    said = capsys.readouterr().out
+    assert [line.split(":")[0].strip() for line in said.splitlines()[1:-1]] == sorted(
+        unknown.split(","), key=["driver", "power_limit", "versions", "vectors", "variables"].index
+    )
+    assert "not recorded" in said and f"allow=[{unknown}]" in said
+    assert pair(rows, rows, f"allow={unknown}", environments=sides) == 0
+    said = capsys.readouterr().out
+    assert "1 same" in said
+    assert (f"note: variables is not recorded in {'BASE' if sides[1] else 'NEW'}" in said) == (sides[0] != sides[1])
+    assert pair(rows, rows, f"allow={unknown.partition(',')[2]}", environments=sides) == 2
+    assert f"allow=[{unknown.partition(',')[0]}]" in capsys.readouterr().out
+
+
+def test_a_package_that_only_one_run_looked_at_is_noted(pair, capsys):
     fewer = ENVIRONMENT | {"packages": {"torch": "2.14.1"}}
     assert pair([steady(10)], [steady(10)], environments=(ENVIRONMENT, fewer)) == 0
     assert "note: the version of jax is recorded in BASE only" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "TRITON_CACHE_DIR", "CUDA_HOME", "NCCL_VERSION"])
+def test_variables_that_say_where_something_lies_are_no_condition(pair, name):
+    other = ENVIRONMENT | {"variables": {name: "elsewhere"}}
+    assert pair([steady(10)], [steady(10)], environments=(ENVIRONMENT, other)) == 0
+
+
+def test_a_row_that_never_ran_has_no_version_to_compare(pair):
+    missing = steady(10, status="unsupported", reason="no jax", system_version="", device_name="")
+    assert pair([missing], [steady(10)]) == 0
+
+
+def lengths(**changes):
+    """The environment of a protocol with other lengths."""
+    return ENVIRONMENT | {"protocol": ENVIRONMENT["protocol"] | changes}
+
+
+@pytest.mark.parametrize("name", ["quick", "custom"])
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"steps_per_block": 20}, "steps_per_block 100 -> steps_per_block 20"),
+        ({"warmup_seconds": 0.2}, "warmup_seconds 1.0 -> warmup_seconds 0.2"),
+        ({"together": True}, "together False -> together True"),
+    ],
+)
+def test_a_protocol_is_its_lengths_and_not_its_name(pair, capsys, name, change, told):
+    rows = [steady(10, protocol=name)]
+    assert pair(rows, rows, environments=(ENVIRONMENT, lengths(**change))) == 2
+    said = capsys.readouterr().out
+    assert f"  protocol: {told}\n" in said and "allow=" not in said
+    assert pair(rows, rows, environments=(lengths(**change), lengths(**change))) == 0
+
+
+def test_rounds_and_retries_are_no_lengths_of_a_protocol(pair):
+    other = lengths(rounds=7, retries=0, maximum_range=0.5, cache="warm", together=False)
+    assert pair([steady(10)], [steady(10)], environments=(ENVIRONMENT, other)) == 0
+
+
+def test_a_custom_protocol_without_its_lengths_is_none(pair, capsys):
+    unknown = {name: value for name, value in ENVIRONMENT.items() if name != "protocol"}
+    rows = [steady(10, protocol="custom")]
+    assert pair(rows, rows, environments=(ENVIRONMENT, unknown)) == 2
+    assert "protocol: lengths recorded -> lengths not recorded" in capsys.readouterr().out
+    assert pair([steady(10)], [steady(10)], environments=(ENVIRONMENT, unknown)) == 0
 
 
 def test_refusal_as_json(pair, capsys):
@@ -124,7 +203,15 @@ def test_a_mean_outside_of_its_range_is_a_broken_row(pair, capsys):
 
 @pytest.mark.parametrize(
     "change",
-    [{"before": [1]}, {"packages": 3}, {"host": ["x"]}, {"host": {"vector_flags": [1]}}, {"before": {"gpus": [0]}}],
+    [
+        {"before": [1]},
+        {"packages": 3},
+        {"host": ["x"]},
+        {"host": {"vector_flags": [1]}},
+        {"before": {"gpus": [0]}},
+        {"variables": [1]},
+        {"protocol": {"blocks": 3}},
+    ],
 )
 def test_an_environment_that_was_changed_is_one_line(pair, capsys, change):
     assert pair([steady(10)], [steady(10)], environments=(ENVIRONMENT, ENVIRONMENT | change)) == 2
