@@ -10,6 +10,8 @@ import numpy as np
 
 _L2_CACHE_SIZE = 38  # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+_CPU_BYTES_PER_SECOND = 5e9  # of the buffer, read and written by one core: 3 to 7e9 seen on virtual machines
+_GPU_SECONDS = 1e-4  # two launches that are waited for; writing an L2 twice takes less
 _UNKNOWN_BYTES = 256 << 20  # where a size cannot be found: more than any cache of today's, twice over
 
 
@@ -20,6 +22,11 @@ def flush_of(device: str, ordinals: Sequence[int]) -> Callable[[], object]:
         return lambda: np.add(buffer, 1, out=buffer)
     flushes = [_GpuFlush(ordinal) for ordinal in ordinals]
     return lambda: [flush() for flush in flushes]
+
+
+def flush_seconds(device: str) -> float:
+    """Predicted seconds of one flush on this machine."""
+    return 2 * last_level_bytes() / _CPU_BYTES_PER_SECOND if device == "cpu" else _GPU_SECONDS
 
 
 def last_level_bytes() -> int:

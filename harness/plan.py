@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import cost, systems
+from harness.caches import flush_seconds
 from harness.cases import STATES, Case, ConfigurationError
 from harness.configuration import Configuration
 from harness.inputs import sets_of
 from harness.machine import Machine
 from harness.support import Support
 from harness.systems import System, Variant
+from harness.timing import block_steps
 
 MINIMUM_DEADLINE_SECONDS = 180.0
 DEADLINE_FACTOR = 20.0  # predictions are rough and machines are shared: a deadline must never cut a healthy case
@@ -160,18 +162,21 @@ def plan_case(
         needed = cost.predict_bytes(case, predict)
     except ValueError as problem:
         raise ConfigurationError(f"configs/system/{system.name}.yaml: {problem}") from None
-    seconds = predict.get("startup_seconds", 0.0) + _timed_seconds(step, protocol)
+    seconds = predict.get("startup_seconds", 0.0) + _timed_seconds(step, protocol, case.device)
     reason = support.reason(case, system, variant, needed)
     device_bytes = machine.gpus[0].memory_bytes if case.device == "cuda" and machine.gpus else machine.memory_bytes
     return Planned(case, system, variant, seconds, needed, reason, device_bytes)
 
 
-def _timed_seconds(step: float, protocol: dict) -> float:
+def _timed_seconds(step: float, protocol: dict, device: str) -> float:
     """Predicted seconds that a protocol spends on steps of so many seconds in one launch."""
     if protocol.get("one_step"):
         return step
     warm_up = max(protocol["warmup_steps"] * step, protocol["warmup_seconds"])
     block = max(2 * step, min(protocol["steps_per_block"] * step, protocol["max_block_seconds"]))
+    if protocol["cache"] == "cold":  # not in the block's own seconds, and may take far longer than its steps
+        steps = block_steps(max(step, 1e-9), protocol["steps_per_block"], protocol["max_block_seconds"])
+        block += steps * flush_seconds(device)
     return warm_up + protocol["blocks"] * block
 
 

@@ -180,11 +180,11 @@ def compare_afresh(base: Side, options: Mapping[str, Any]) -> Comparison:
     least = options["minimum_rounds"]
     if few := sum(0 < int(row["rounds"] or 0) < least for row in base.rows):  # before minutes are spent on them
         print(f"regress: fewer than {least} rounds in {few} rows of BASE: their times are ambiguous", file=sys.stderr)
-    first = compare(base, load(measure_again(base.rows, options), "new"), options)
+    first = compare(base, load(measure_again(base, base.rows, options), "new"), options)
     changed = [finding for finding in first.findings if finding.verdict in CHANGES or finding.memory_grew]
     if not options["confirm"] or not changed:
         return first
-    again = load(measure_again([finding.base for finding in changed], options), "new")
+    again = load(measure_again(base, [finding.base for finding in changed], options), "new")
     second = compare(Side(base.path, [finding.base for finding in changed], base.environment), again, options)
     return replace(first, findings=confirmed(first.findings, second.findings))
 
@@ -207,13 +207,24 @@ def confirmed(first: Sequence[Finding], second: Sequence[Finding]) -> list[Findi
     return list(first)
 
 
-def measure_again(rows: Sequence[Row], options: Mapping[str, Any]) -> Path:
-    """Measure the cases of these rows on this machine; returns the run's folder. Its progress goes to stderr."""
+def measure_again(base: Side, rows: Sequence[Row], options: Mapping[str, Any]) -> Path:
+    """Measure the cases of these rows of BASE on this machine; returns the run's folder. Its progress goes to stderr.
+
+    Raises Refused, before anything is measured, when this machine and BASE's could not be compared anyway.
+    """
     from harness import remeasure
 
+    now, allow = remeasure.here(rows, options["overrides"]), options["allow"]
+    differences = list(conditions.run_differences(base.environment, now, allow, {row["device"] for row in rows}))
+    for row in rows if "device_name" not in allow else ():
+        name = now["host"]["cpu"] if row["device"] == "cpu" else "".join(gpu["name"] for gpu in now["gpus"][:1])
+        if row["device_name"] not in ("", name):
+            differences.append(("device_name", row["device_name"], name or "none"))
+    if differences:
+        raise Refused(differences, options["format"])
     overrides = [f"results={Path(options['results']).resolve()}", "resume=false", *options["overrides"]]
     with contextlib.redirect_stdout(sys.stderr):
-        return remeasure.measure_rows(rows, options["rounds"], overrides)
+        return remeasure.measure_rows(rows, options["rounds"], overrides, base.environment.get("protocol"))
 
 
 if __name__ == "__main__":

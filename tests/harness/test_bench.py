@@ -9,6 +9,7 @@ from harness import bench as bench_module
 from harness import records, remeasure
 from harness import samples as sample_file
 from harness.__main__ import main
+from harness.cases import ConfigurationError
 from harness.machine import Gpu, Machine
 from harness.plan import Planned
 from harness.run import rotated
@@ -256,6 +257,40 @@ def test_stored_rows_can_be_measured_again(bench, monkeypatch):
         name for name in records.REQUIRED if again[name] != rows[0][name] and not name.endswith(("_seconds", "_bytes"))
     ]
     assert set(changed) <= {"run_id", "rounds", "samples"}
+
+
+def test_stored_rows_are_measured_again_with_their_caches_and_lengths(bench, monkeypatch):
+    """Cold caches, and a protocol of lengths of its own: what is asked for is what was recorded."""
+    asked = []
+    monkeypatch.setattr(bench_module, "measure", lambda chosen, *_: asked.append(chosen.protocol) or (0, bench.folder))
+    places = [
+        word for word in bench.arguments() if word.split("=")[0] in ("registry", "results", "machine.lock_folder")
+    ]
+    bench.system("probe", {"a": {}})
+    row = {name: "" for name in records.COLUMNS} | {"system": "probe", "variant": "a", "loss": "one_set_sigmoid"}
+    row |= {"state": "init", "rows": "8", "dims": "8", "prefixes": "8", "seed": "1", "world_size": "1", "nodes": "1"}
+    row |= {"scale": "10", "bias": "-10", "device": "cpu", "protocol": "quick", "cache_state": "cold"}
+    remeasure.measure_rows([row], 5, places)
+    assert (asked[0]["name"], asked[0]["cache"], asked[0]["rounds"]) == ("quick", "cold", 5)
+
+    recorded = {"name": "custom", "rounds": 3, "retries": 2, "maximum_range": 0.5, "cache": "cold"}
+    recorded |= {"warmup_steps": 4, "warmup_seconds": 0.5, "blocks": 2, "steps_per_block": 7, "max_block_seconds": 1.5}
+    remeasure.measure_rows([row | {"protocol": "custom"}], 5, places, recorded)
+    assert asked[1] | recorded | {"rounds": 5} == asked[1] and not asked[1]["together"]
+
+    for rows, known, told in (
+        ([row | {"protocol": "custom"}], {}, "protocols custom: rows of one protocol"),
+        ([row, row | {"protocol": "standard"}], {}, "protocols quick, standard: rows of one protocol"),
+        ([row, row | {"cache_state": "warm"}], {}, "cache states cold, warm: rows of one"),
+        (
+            [row],
+            recorded,
+            "quick has changed since (warmup_steps 4, now 3, warmup_seconds 0.5, now 0.2, blocks 2, now 3",
+        ),
+    ):
+        with pytest.raises(ConfigurationError, match=re.escape(told)):
+            remeasure.measure_rows(rows, 5, places, known)
+    assert len(asked) == 2
 
 
 def test_rounds_are_interleaved_by_shape_and_rotated(bench):

@@ -3,7 +3,7 @@ import dataclasses
 
 import pytest
 
-from harness import configuration, plan, summary, support
+from harness import caches, configuration, plan, summary, support
 from harness.__main__ import main
 from harness.cases import ConfigurationError
 from harness.machine import Gpu, Machine
@@ -227,6 +227,14 @@ def test_a_listing_predicts_a_binary_that_is_not_built_and_a_run_needs_it(bench,
     assert listed[3] == "native binary: not built; make native builds it, and so does make bench before it measures"
     (case,) = planned(bench, CPU, *words[1:], "budget=null")
     assert case.unsupported == "native is not built; run make native"
+
+
+@pytest.mark.parametrize(("rows", "steps"), [(8, 100), (16384, 2)])
+def test_cold_caches_take_a_flush_for_every_step_of_a_block(two_devices, monkeypatch, rows, steps):
+    """A last cache of 250 MB: 500 MB are written, 0.1 s at 5 GB/s. At 1 GFLOP/s a step of 16384 rows fills a block."""
+    monkeypatch.setattr(caches, "last_level_bytes", lambda: 250_000_000)
+    warm, cold = (planned(two_devices, CPU, f"rows=[{rows}]", f"protocol.cache={each}")[0] for each in ("warm", "cold"))
+    assert cold.launch_seconds - warm.launch_seconds == pytest.approx(3 * steps * 0.1)
 
 
 def test_a_check_that_also_times_is_predicted_once(two_devices):

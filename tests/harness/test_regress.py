@@ -264,7 +264,7 @@ def test_without_new_the_cases_are_measured_and_changes_confirmed(tmp_path, monk
     store(tmp_path / "base", [steady(10), steady(10, rows=2048), steady(10, rows=4096)])
     asked, answers = [], [{1024: 12, 2048: 12, 4096: 10}, {1024: 12, 2048: 10}]
 
-    def measure(rows, options):
+    def measure(base, rows, options):
         asked.append(sorted(int(row["rows"]) for row in rows))
         folder = tmp_path / f"run{len(asked)}"
         measured = answers[len(asked) - 1]
@@ -288,7 +288,7 @@ def test_without_new_the_cases_are_measured_and_changes_confirmed(tmp_path, monk
 
 def test_a_base_of_too_few_rounds_is_told_before_it_is_measured(tmp_path, monkeypatch, capsys):
     store(tmp_path / "base", [timed([10e-3] * 3), timed([10e-3] * 5, rows=2048)])
-    monkeypatch.setattr(regress, "measure_again", lambda rows, options: print(len(rows)) or tmp_path / "base")
+    monkeypatch.setattr(regress, "measure_again", lambda base, rows, options: print(len(rows)) or tmp_path / "base")
     assert regress.main([f"base={tmp_path / 'base'}"]) == 0
     said = capsys.readouterr()
     assert said.err == "regress: fewer than 5 rounds in 1 rows of BASE: their times are ambiguous\n"

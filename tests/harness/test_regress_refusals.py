@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from harness import regress
+from harness import records, regress
 from harness.records import COLUMNS
 from tests.harness.regress_rows import ENVIRONMENT, steady
 
@@ -244,3 +244,23 @@ def test_bad_arguments_give_one_line_and_exit_2(capsys, arguments, told):
     assert regress.main(arguments) == 2
     said = capsys.readouterr().err
     assert told in said and said.count("\n") == 1
+
+
+def test_a_base_of_another_machine_is_refused_before_anything_is_measured(tmp_path, monkeypatch, capsys):
+    from harness import environment, remeasure
+
+    measured = []
+    monkeypatch.setattr(remeasure, "measure_rows", lambda *given: measured.append(given) or tmp_path / "base")
+    monkeypatch.setattr(environment, "describe", lambda *_: {"host": {"cpu": "A", "vector_flags": ["fma"]}, **versions})
+    versions = {"packages": {"torch": "2.14.1"}, "python": "3.11.7", "gpus": []}
+    monkeypatch.setattr(remeasure.command, "recorded_environment", lambda: {"OMP_PROC_BIND": "true"})
+    (tmp_path / "base").mkdir()
+    records.write_rows(tmp_path / "base" / "rows.csv", [steady(10, device="cpu", device_name="B")])
+    (tmp_path / "base" / "environment.json").write_text(json.dumps(ENVIRONMENT))
+    assert regress.main([f"base={tmp_path / 'base'}"]) == 2
+    said = capsys.readouterr().out
+    for told in ("vectors: avx2 fma -> fma", "OMP_PROC_BIND unset -> OMP_PROC_BIND=true", "device_name: B -> A"):
+        assert told in said
+    assert measured == []
+    assert regress.main([f"base={tmp_path / 'base'}", "allow=[vectors,variables,device_name]"]) == 0
+    assert measured[0][3] == ENVIRONMENT["protocol"], "its lengths are measured again"
