@@ -103,7 +103,8 @@ def _whole(field: str, value: Any, least: int) -> None:
 
 def enumerate_searches(chosen: Configuration, here: Machine, device: str) -> list[Search]:
     """One search for each system, variant, state and number of ranks. Raises ConfigurationError for unknown names."""
-    start = Configuration(chosen.values | {"rows": [chosen.capacity["start_rows"]]}, chosen.overrides)
+    one_size = {"rows": [chosen.capacity["start_rows"]], "same_batch": None}  # the search finds the others itself
+    start = Configuration(chosen.values | one_size, chosen.overrides)
     support = Support(here, chosen.path("binary"))
     searches = []
     for each in plan.enumerate_cases(start, here):

@@ -122,6 +122,12 @@ def test_listing_runs_nothing(bench, capsys):
     assert "predicted R" in capsys.readouterr().out and not bench.results.exists()
 
 
+def test_a_system_measured_for_the_same_batch_too_is_searched_once(bench, capsys):
+    sized(bench, {"one": {}, "two": {"loss": "two_set_sigmoid", "options": {}}})
+    assert main(["capacity", *arguments(bench, "list=true", "same_batch=['sized:one']")]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == ["sized:one", "sized:two"]
+
+
 def test_a_damaged_file_names_the_column(tmp_path):
     path = tmp_path / "capacity.csv"
     records.write_capacity(path, [{"schema_version": 1, "system": "a", "largest_rows": 5}])
