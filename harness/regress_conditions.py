@@ -45,7 +45,7 @@ _NOT_BESIDE = {"cpu": ("driver", "power_limit"), "cuda": ("vectors",)}  # what i
 CONDITIONS = (*ROW_CONDITIONS, *(name for name in RUN_CONDITIONS if name not in ROW_CONDITIONS))
 ALLOWABLE = tuple(name for name in CONDITIONS if name != "protocol")
 # Of environment.json's `protocol`: what decides which steps are timed. Rounds and cache states stand in every row.
-LENGTHS = ("warmup_steps", "warmup_seconds", "blocks", "steps_per_block", "max_block_seconds", "together")
+LENGTHS = ("warmup_steps", "warmup_seconds", "blocks", "steps_per_block", "max_block_seconds", "together", "one_step")
 # Variables that say where something lies, or label an image, and not what it does.
 _PLACES = re.compile(r"CUDA_VISIBLE_DEVICES|.*_(HOME|DIR|VERSION)")
 UNKNOWN = "not recorded"
@@ -185,9 +185,9 @@ def protocol_differences(
 
 
 def lengths(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """The lengths of a run's protocol, empty where they are not recorded. Once no protocol could time in the check."""
-    known = {"together": False, **dict(environment.get("protocol") or {})}
-    return {field: known[field] for field in LENGTHS} if len(known) > 1 else {}
+    """The lengths of a run's protocol, empty where they are not recorded. The two switches are younger than runs."""
+    known = dict(environment.get("protocol") or {})
+    return {field: {"together": False, "one_step": False, **known}[field] for field in LENGTHS} if known else {}
 
 
 def vector_differences(base: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[tuple]:

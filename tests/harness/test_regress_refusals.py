@@ -125,6 +125,7 @@ def lengths(**changes):
         ({"steps_per_block": 20}, "steps_per_block 100 -> steps_per_block 20"),
         ({"warmup_seconds": 0.2}, "warmup_seconds 1.0 -> warmup_seconds 0.2"),
         ({"together": True}, "together False -> together True"),
+        ({"one_step": True}, "one_step False -> one_step True"),
     ],
 )
 def test_a_protocol_is_its_lengths_and_not_its_name(pair, capsys, name, change, told):
