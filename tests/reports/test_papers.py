@@ -155,6 +155,21 @@ def test_a_run_on_as_many_ranks_redoes_a_published_one(results):
     assert "paper-inf-cl-table-1" not in tables, "its columns are of 8 and of 32 ranks"
 
 
+def test_siglip_kernel_s_readme_is_redone_in_its_setting_and_in_the_peers(results):
+    """48.8 ms of 65,536 pairs, made up twice: with unit rows as inputs, and normalising in the step."""
+    shape = {"dims": 768, "prefixes": "768", "device": "cuda"}
+    made_up = [("default_unit_rows", 48.8), ("default", 61.0), ("minimum_memory_unit_rows", 54.3)]
+    rows = [row("siglip_kernel", "two_set_sigmoid", name, 65536, ms) | shape for name, ms in made_up]
+    add_run(results, "gpu", "readme", "20260101T000000Z-bbbb", rows)
+    table = measured(results)["paper-siglip-kernel-readme"]
+    heads = [column.name for column in table.columns]
+    lines = [dict(zip(heads, line, strict=True)) for line in table.rows]
+    found = [(each["system"], each["measured as"], each["deviation"]) for each in lines if each["deviation"]]
+    assert ("siglip_kernel chunk_4096", "siglip_kernel default_unit_rows", "+0.0%") in found
+    assert ("siglip_kernel chunk_4096", "siglip_kernel default", "+25.0%") in found
+    assert ("siglip_kernel chunk_1024", "siglip_kernel minimum_memory_unit_rows", "+0.0%") in found
+
+
 def test_data_offload_stands_beside_the_native_loss_s_by_batch(results):
     """Published: 4,194,304 pairs on 8 GPUs, 26.12 GB each; 1,048,576, 6.53 GB. Made up: 2.1 GB and 2 GB on one."""
     step = {"state": "init", "rounds": 1, "dtype": "bfloat16"}
