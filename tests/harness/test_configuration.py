@@ -11,7 +11,7 @@ MACHINE = Machine(cores=8, memory_bytes=16 << 30, cpu_name="cpu", cpu_slug="cpu"
 def test_every_campaign_composes(campaign):
     chosen = configuration.compose([f"campaign={campaign}"])
     assert chosen.campaign == campaign
-    assert chosen.protocol["name"] in ("quick", "standard", "survey")
+    assert chosen.protocol["name"] in ("quick", "standard", "survey", "one_step")
     for device in ("cpu", "cuda"):
         assert all(matrix.rows for matrix in chosen.for_device(device).matrices())
 
@@ -96,7 +96,7 @@ def test_a_changed_protocol_is_custom_but_rounds_may_vary():
             "campaign=big",
             "unknown campaign 'big'; known: article, .*, peers, .*, single_gpu",
         ),
-        ("protocol=slow", "known: quick, standard, survey"),
+        ("protocol=slow", "known: one_step, quick, standard, survey"),
         ("launch=x", "known: auto, one_box"),
         ("row=[1]", "unknown field 'row'; known: .*rows"),
         ("protocol.round=1", "known: .*protocol.rounds"),
