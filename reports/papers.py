@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from harness import cost
 from reports.store import Results, Row, Run, number
-from reports.table import RIGHT, Column, Table
-from reports.text import live_rows, marked, memory_bytes_of, significant, status_text, time_text
+from reports.table import LEFT, RIGHT, Column, Table
+from reports.text import live_rows, marked, memory_bytes_of, published_name, significant, status_text, time_text
 
 
 @dataclass(frozen=True)
@@ -172,47 +172,60 @@ def _same_search(row: Row, found: Row) -> bool:
     return bool(found["largest_rows"]) and all(found[name] == row[name] for name in names if row[name])
 
 
+# In order; the ones that hold times are left out where no time is published, and remarks where there are none.
+_COLUMNS = {
+    "system": LEFT,
+    "batch": RIGHT,
+    "ranks": RIGHT,
+    "on": LEFT,
+    "time": RIGHT,
+    "memory": RIGHT,
+    "measured as": LEFT,
+    "R": RIGHT,
+    "time here": RIGHT,
+    "deviation": RIGHT,
+    "memory here": RIGHT,
+    "deviation of memory": RIGHT,
+    "where": LEFT,
+    "remarks": LEFT,
+}
+
+
 def _table(stem: str, paper: Paper, pairs: Sequence[tuple[Row, Sequence[tuple[Row, str]]]]) -> Table:
-    body = []
+    body, beside = [], [row for row, _ in pairs]
     for row, found in pairs:
         for measured, where in found:
-            if row["published_memory_text"].startswith(LARGEST):
-                body.append((*_head(row), *_limit_cells(row, measured), where, measured["reason"]))
-                continue
-            remark = measured["reason"] if measured["status"] == "wrong" else ""
-            body.append((*_head(row), *_cells(row, measured, paper), where, remark))
+            limit = row["published_memory_text"].startswith(LARGEST)
+            cells = _limit_cells(row, measured) if limit else _cells(row, measured, paper)
+            body.append((*_head(row, beside), *cells, where, measured["reason"] if limit else _remark(measured)))
         if not found:
-            body.append((*_head(row), "not measured", *[""] * 7))
-    names = (
-        "system",
-        "batch",
-        "ranks",
-        "on",
-        "time",
-        "memory",
-        "measured as",
-        "R",
-        "time here",
-        "against",
-        "memory here",
-    )
-    right = ("batch", "ranks", "time", "memory", "R", "time here", "against", "memory here", "memory against")
-    columns = (*names, "memory against", "where", "remarks")
-    heads = {"against": "deviation", "memory against": "deviation of memory", "memory here": f"{paper.memory}"}
+            body.append((*_head(row, beside), "not measured", *[""] * 7))
+    left_out = set() if any(row["published_time_text"] for row in beside) else {"time", "deviation"}
+    left_out |= set() if any(line[-1] for line in body) else {"remarks"}
+    kept = [place for place, name in enumerate(_COLUMNS) if name not in left_out]
+    columns = [Column(paper.memory if name == "memory here" else name, side) for name, side in _COLUMNS.items()]
     return Table(
         id=f"paper-{stem.replace('_', '-')}",
         title=f"{paper.title}: published and measured",
-        columns=tuple(Column(heads.get(name, name), RIGHT if name in right else "left") for name in columns),
-        rows=tuple(body),
+        columns=tuple(columns[place] for place in kept),
+        rows=tuple(tuple(line[place] for place in kept) for line in body),
         note=f"{paper.note} Deviation: measured over published, less one. `wrong`: timed all the same; the remark says "
-        "by how much the gate's limits were missed, the table of known defects why.",
+        "why that is expected or, of older rows, by how much the first of the gate's limits was missed.",
     )
 
 
-def _head(row: Row) -> tuple[str, ...]:
+def _remark(measured: Row) -> str:
+    """Why a row is wrong, as its variant has it; else the first thing that the gate found. All: table of statuses."""
+    if measured["status"] != "wrong":
+        return ""
+    found, _, because = measured["reason"].partition(". Expected: ")
+    return because or found.split("; ")[0]
+
+
+def _head(row: Row, beside: Sequence[Row]) -> tuple[str, ...]:
     ok = row["status"] == "ok"
     return (
-        f"{row['system']} {row['variant']}",
+        published_name(row, beside),
         str(live_rows(row)),
         row["world_size"],
         row["device_name"],
@@ -231,7 +244,7 @@ def _cells(row: Row, measured: Row, paper: Paper) -> tuple[str, ...]:
     bytes_published = memory_bytes_of(published)
     if bytes_published and " GB" in published:
         bytes_published *= paper.gigabyte / 1e9
-    unit, suffix = (paper.gigabyte, "GB") if "GB" in published else (2.0**20, "MiB")
+    unit, suffix = _unit(published, memory or 0.0, paper)
     suffix += f" {ABOVE_BASELINE}" if published.endswith(ABOVE_BASELINE) else ""
     return (
         name,
@@ -241,6 +254,14 @@ def _cells(row: Row, measured: Row, paper: Paper) -> tuple[str, ...]:
         "" if memory is None else f"{significant(memory / unit)} {suffix}",
         _deviation(memory, bytes_published),
     )
+
+
+def _unit(published: str, memory: float, paper: Paper) -> tuple[float, str]:
+    """The published figure's, so that digits compare; where there is none, by size."""
+    if " MB" in published:
+        return 1e6, "MB"
+    large = " GB" in published or (not published and memory >= paper.gigabyte)
+    return (paper.gigabyte, "GB") if large else (2.0**20, "MiB")
 
 
 def _limit_cells(row: Row, found: Row) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from reports.text import (
     live_rows,
     loss_name,
     published_cell,
+    published_name,
     rate_text,
     significant,
     status_text,
@@ -90,13 +91,10 @@ def literature(stem: str, rows: Sequence[Row]) -> Table:
     batches, widths = (
         sorted(found) for found in ({live_rows(row) for row in rows}, {int(row["dims"]) for row in rows})
     )
-    layouts, dims = {row["labels"] for row in rows}, " or ".join(map(str, widths))
+    dims = " or ".join(map(str, widths))
     lines: dict[tuple[str, ...], dict[int, str]] = {}
     for row in rows:
-        name = f"{row['system']} {row['variant']}"
-        name += f", labels {row['labels']}" if len(layouts) > 1 else ""
-        name += f", {row['dims']} dimensions" if len(widths) > 1 else ""
-        key = (name, loss_name(row["loss"]), f"{row['world_size']}x {row['device_name']}")
+        key = (published_name(row, rows), loss_name(row["loss"]), f"{row['world_size']}x {row['device_name']}")
         lines.setdefault(key, {})[live_rows(row)] = published_cell(row)
     return Table(
         id=f"published-{stem.replace('_', '-')}",

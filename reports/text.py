@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 from harness.cost import is_one_set
 from reports.store import Row, number
@@ -92,7 +93,9 @@ def published_cell(row: Row) -> str:
 def status_text(row: Row, with_reason: bool = False) -> str:
     """`out of memory`, or `unsupported: jax is not installed`."""
     words = STATUS_NAMES.get(row["status"], row["status"])
-    return f"{words}: {row['reason']}" if with_reason and row["reason"] else words
+    if not with_reason or not row["reason"]:
+        return words
+    return row["reason"] if row["reason"].startswith(words) else f"{words}: {row['reason']}"
 
 
 def timed_trap(row: Row) -> bool:
@@ -118,6 +121,14 @@ def measured_cell(row: Row, memory_column: str) -> str:
         return status_text(row, with_reason=True)
     memory = number(row, memory_column)
     return f"{step_text(row)} · {'memory not known' if memory is None else memory_text(memory)}"
+
+
+def published_name(row: Row, beside: Sequence[Row]) -> str:
+    """`inf_cl tiled`, with the labels and dimensions where published rows that stand beside it have several."""
+    name = f"{row['system']} {row['variant']}"
+    several = {column for column in ("labels", "dims") if len({each[column] for each in beside}) > 1}
+    name += f", labels {row['labels']}" if "labels" in several else ""
+    return name + (f", {row['dims']} dimensions" if "dims" in several else "")
 
 
 def live_rows(row: Row) -> int:

@@ -62,6 +62,14 @@ def test_published_memory_becomes_bytes():
     assert text.memory_bytes_of("") is text.memory_bytes_of("largest batch in 90% of memory") is None
 
 
+def test_a_status_is_said_once():
+    stopped = {"status": "interrupted", "reason": "interrupted before its turn"}
+    assert text.status_text(stopped, with_reason=True) == "interrupted before its turn"
+    assert text.status_text(stopped) == "interrupted"
+    absent = {"status": "unsupported", "reason": "jax is missing"}
+    assert text.status_text(absent, with_reason=True) == "unsupported: jax is missing"
+
+
 def test_labels_are_pushed_apart_and_keep_their_order():
     places = spread([0.0, 1.0, 2.0, 100.0], 10, 200)
     assert all(b - a >= 10 - 1e-6 for a, b in pairwise(places))
