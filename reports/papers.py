@@ -172,7 +172,8 @@ def _same_search(row: Row, found: Row) -> bool:
     return bool(found["largest_rows"]) and all(found[name] == row[name] for name in names if row[name])
 
 
-# In order; the ones that hold times are left out where no time is published, and remarks where there are none.
+# In order; the ones that hold times are left out where no time is published, and remarks where there are none. Of the
+# places that all lines share the note tells.
 _COLUMNS = {
     "system": LEFT,
     "batch": RIGHT,
@@ -202,6 +203,12 @@ def _table(stem: str, paper: Paper, pairs: Sequence[tuple[Row, Sequence[tuple[Ro
             body.append((*_head(row, beside), "not measured", *[""] * 7))
     left_out = set() if any(row["published_time_text"] for row in beside) else {"time", "deviation"}
     left_out |= set() if any(line[-1] for line in body) else {"remarks"}
+    shared = ""
+    for name, words in (("on", "Published"), ("where", "Measured")):
+        found = {line[list(_COLUMNS).index(name)] for line in body} - {""}
+        if len(found) == 1:
+            left_out.add(name)
+            shared += f" {words} on {found.pop()}."
     kept = [place for place, name in enumerate(_COLUMNS) if name not in left_out]
     columns = [Column(paper.memory if name == "memory here" else name, side) for name, side in _COLUMNS.items()]
     return Table(
@@ -209,8 +216,8 @@ def _table(stem: str, paper: Paper, pairs: Sequence[tuple[Row, Sequence[tuple[Ro
         title=f"{paper.title}: published and measured",
         columns=tuple(columns[place] for place in kept),
         rows=tuple(tuple(line[place] for place in kept) for line in body),
-        note=f"{paper.note} Deviation: measured over published, less one. `wrong`: timed all the same; the remark says "
-        "why that is expected or, of older rows, by how much the first of the gate's limits was missed.",
+        note=f"{paper.note}{shared} Deviation: measured over published, less one. `wrong`: timed all the same; the "
+        "remark says why that is expected or, of older rows, by how much the first of the gate's limits was missed.",
     )
 
 

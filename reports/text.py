@@ -116,19 +116,26 @@ def marked(row: Row, text: str) -> str:
 
 
 def measured_cell(row: Row, memory_column: str) -> str:
-    """`0.433 ms · 34 MB`, or the status with its reason."""
+    """`0.433 ms · 34 MB`, or the status with the beginning of its reason."""
     if row["status"] != "ok" and not timed_trap(row):
-        return status_text(row, with_reason=True)
+        return _beginning(status_text(row, with_reason=True))
     memory = number(row, memory_column)
     return f"{step_text(row)} · {'memory not known' if memory is None else memory_text(memory)}"
 
 
 def published_name(row: Row, beside: Sequence[Row]) -> str:
-    """`inf_cl tiled`, with the labels and dimensions where published rows that stand beside it have several."""
-    name = f"{row['system']} {row['variant']}"
-    several = {column for column in ("labels", "dims") if len({each[column] for each in beside}) > 1}
-    name += f", labels {row['labels']}" if "labels" in several else ""
-    return name + (f", {row['dims']} dimensions" if "dims" in several else "")
+    """`inf_cl tiled (D = 768)`: with labels and dimensions where published rows that stand beside it have several."""
+    words = {"labels": row["labels"], "dims": f"D = {row['dims']}"}
+    told = [word for column, word in words.items() if len({each[column] for each in beside}) > 1]
+    return f"{row['system']} {row['variant']}" + (f" ({', '.join(told)})" if told else "")
+
+
+def _beginning(text: str, most: int = 90) -> str:
+    """The first sentence, and those after it that there is room for: allocators say a paragraph."""
+    first, *others = text.split(". ")
+    while others and len(first) + len(others[0]) < most:
+        first += f". {others.pop(0)}"
+    return first
 
 
 def live_rows(row: Row) -> int:

@@ -128,9 +128,9 @@ def test_other_publications(results):
     a40 = {
         name: lines[f"metric_learning {name}", loss, "1x A40"][0]
         for name, loss in (
-            ("nt_xent, labels fours", "one-set InfoNCE"),
-            ("nt_xent, labels sixteens", "one-set InfoNCE"),
-            ("mined_triplet, labels sixteens", "one set mined triplet"),
+            ("nt_xent (fours)", "one-set InfoNCE"),
+            ("nt_xent (sixteens)", "one-set InfoNCE"),
+            ("mined_triplet (sixteens)", "one set mined triplet"),
         )
     }
     assert list(a40.values()) == [
@@ -138,7 +138,7 @@ def test_other_publications(results):
         "185.5 / 143.7 ms · 31627 MiB above baseline",
         "11.69 / 4.65 ms · 801 MiB above baseline",
     ]
-    assert lines["metric_learning nt_xent, labels sixteens", "one-set InfoNCE", "1x M1 Pro"][0] == "15202 / 15781 ms"
+    assert lines["metric_learning nt_xent (sixteens)", "one-set InfoNCE", "1x M1 Pro"][0] == "15202 / 15781 ms"
 
 
 def test_every_claim_has_a_rule_and_its_own_table_agrees(results):

@@ -70,6 +70,13 @@ def test_a_status_is_said_once():
     assert text.status_text(absent, with_reason=True) == "unsupported: jax is missing"
 
 
+def test_a_cell_has_the_beginning_of_a_long_reason():
+    reason = "CUDA out of memory. Tried to allocate 95.81 GiB. GPU 0 has a total capacity of 139.80 GiB of which much."
+    row = {"status": "out_of_memory", "expected_status": "", "best_seconds": "", "reason": reason}
+    assert text.measured_cell(row, "x") == "out of memory: CUDA out of memory. Tried to allocate 95.81 GiB"
+    assert text.measured_cell(row | {"reason": "x" * 200}, "x") == "out of memory: " + "x" * 200, "one sentence"
+
+
 def test_labels_are_pushed_apart_and_keep_their_order():
     places = spread([0.0, 1.0, 2.0, 100.0], 10, 200)
     assert all(b - a >= 10 - 1e-6 for a, b in pairwise(places))
