@@ -25,7 +25,7 @@ setup: ## make .venv from the locked versions (all targets below do so when need
 native: ## build the native loss into build/
 	$(RUN)
 
-bench: ## measure a campaign and render the page: CAMPAIGN=quick LIST=1 BUDGET=10m ARGS="rows=[256,1024]"
+bench: ## measure a campaign and render the page: CAMPAIGN=quick LIST=1 BUDGET=10m RESUME=<run> ARGS="rows=[256,1024]"
 	$(RUN)
 
 report: ## render tables, charts and the page from results/ into reports/out/

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,6 +23,7 @@ from harness import (
     plan,
     progress,
     queue,
+    resume,
     team,
 )
 from harness.cases import ConfigurationError
@@ -32,7 +33,7 @@ from harness.leader import Leader, Stopped
 from harness.machine import Machine
 from harness.plan import Planned
 from harness.run import Campaign
-from harness.store import Store, complete, new_run_id, unfinished
+from harness.store import Store, complete, environment_of, new_run_id, unfinished
 from harness.support import capabilities
 
 OK, UNEXPECTED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -127,7 +128,16 @@ def measure(
         facts["nodes"] = leader.roster.record()
     identity = fingerprint(chosen, planned, facts)
     with writing(parent), contextlib.ExitStack() as held:
-        store, known = find_folder(parent, identity, chosen.resume, screen, held)
+
+        def differing(recorded: Mapping[str, Any]) -> list[resume.Difference]:
+            return resume.differences(recorded, chosen, facts)
+
+        if isinstance(chosen.resume, str):
+            folder = resume.find(chosen.resume, chosen.path("results"))
+            store, known = named_folder(folder, identity, differing, screen, held)
+            parent = folder.parent
+        else:
+            store, known = find_folder(parent, identity, chosen.resume, screen, held, differing)
         kept, dropped = within_budget(chosen, planned, store)
         if dropped and all(each.unsupported for each in kept):
             raise ConfigurationError(f"no case fits into the budget of {chosen.budget}; the shortest was dropped too")
@@ -218,7 +228,7 @@ def _systems(campaign: Campaign, store: Store) -> dict[str, Any]:
 
 def fingerprint(chosen: Configuration, planned: Sequence[Planned], facts: dict[str, Any]) -> str:
     """What must be equal for an unfinished run to be continued: configuration, cases, revision, machine, packages."""
-    names = ("host", "gpus", "python", "packages", "git")
+    names = resume.FACTS
     parts = {
         "configuration": chosen.digest,
         "cases": sorted(each.case.case_id for each in planned),
@@ -230,8 +240,16 @@ def fingerprint(chosen: Configuration, planned: Sequence[Planned], facts: dict[s
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
+Differing = Callable[[Mapping[str, Any]], list[resume.Difference]]  # of a run's environment.json
+
+
 def find_folder(
-    parent: Path, identity: str, resume: bool, screen: progress.Progress, held: contextlib.ExitStack
+    parent: Path,
+    identity: str,
+    wanted: bool,
+    screen: progress.Progress,
+    held: contextlib.ExitStack,
+    differing: Differing = lambda recorded: [],
 ) -> tuple[Store | None, dict[str, Any]]:
     """The newest run of the same fingerprint that can be continued, with what its environment already says, or None.
 
@@ -242,21 +260,44 @@ def find_folder(
             with lock.writer(state.parent) as mine:
                 if mine:
                     Store(state.parent).finish()
-    others = 0
-    for folder, data in unfinished(parent) if resume else ():
+    others = []
+    for folder, data in unfinished(parent) if wanted else ():
         if data.get("fingerprint") != identity:
-            others += 1
+            others.append((folder, data))
         elif held.enter_context(lock.writer(folder)):
             if complete(folder):  # by another process, after we had looked and before it gave the lock back
                 Store(folder).finish()
                 continue
-            screen.say(f"continuing {_shown(folder)}")
-            return Store(folder), {name: data[name] for name in ("before", "notes") if name in data}
+            return _continued(folder, data, screen)
         else:
             screen.say(f"another process is writing to {_shown(folder)}; starting a new run")
     if others:
-        screen.say(f"{others} unfinished runs here differ in configuration, revision or machine; starting a new one")
+        screen.say(
+            f"{len(others)} unfinished runs here differ in configuration, revision or machine; starting a new one"
+        )
+        folder, data = others[0]
+        told = ", ".join(f"{field} {before} -> {now}" for field, before, now in differing(data)[:3]) or "other cases"
+        screen.say(f"the newest, {folder.name}: {told} (resume={folder.name} lists all and continues that run or none)")
     return None, {}
+
+
+def named_folder(
+    folder: Path, identity: str, differing: Differing, screen: progress.Progress, held: contextlib.ExitStack
+) -> tuple[Store, dict[str, Any]]:
+    """The run that the user named, to be continued. Raises ConfigurationError when it cannot be, with all reasons."""
+    data = environment_of(folder)
+    if data.get("fingerprint") != identity:
+        raise ConfigurationError(resume.refusal(folder, differing(data)))
+    if not held.enter_context(lock.writer(folder)):
+        raise ConfigurationError(f"another process is writing to {_shown(folder)}; wait for it")
+    if complete(folder):
+        raise ConfigurationError(f"{_shown(folder)} is complete: nothing is left to continue; leave resume out")
+    return _continued(folder, data, screen)
+
+
+def _continued(folder: Path, data: Mapping[str, Any], screen: progress.Progress) -> tuple[Store, dict[str, Any]]:
+    screen.say(f"continuing {_shown(folder)}")
+    return Store(folder), {name: data[name] for name in ("before", "notes") if name in data}
 
 
 def new_folder(parent: Path, held: contextlib.ExitStack) -> Store:

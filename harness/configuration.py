@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,11 +48,14 @@ class Configuration:
         return ROOT / self.values[name]
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides what is measured and how."""
+        return identity_of(self.values)
+
+    @property
     def digest(self) -> str:
-        """SHA-256 of everything that decides what is measured and how."""
-        kept = {key: value for key, value in self.values.items() if key not in NOT_IDENTITY}
-        kept["launch"] = {key: value for key, value in self.launch.items() if key not in LOCAL_FIELDS}
-        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+        """SHA-256 of the identity."""
+        return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()
 
     @property
     def rounds_apart(self) -> int:
@@ -96,6 +99,13 @@ class Configuration:
         """The same on so many machines."""
         values = self.values | {"launch": self.launch | {"nodes": machines}}
         return Configuration(values, self.overrides, machines)
+
+
+def identity_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A composed tree without what does not make it another run."""
+    kept = {key: value for key, value in values.items() if key not in NOT_IDENTITY}
+    kept["launch"] = {key: value for key, value in values.get("launch", {}).items() if key not in LOCAL_FIELDS}
+    return kept
 
 
 def compose(overrides: Sequence[str] = (), config: str = "bench") -> Configuration:

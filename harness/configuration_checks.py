@@ -33,9 +33,11 @@ def check(values: dict[str, Any]) -> None:
         _integer(name, values[name], 1)
     if not _is_integer(values["seed"]) or not 0 <= values["seed"] < 1 << 32:
         raise ConfigurationError(f"seed is {values['seed']!r}; give a whole number from 0 to 2^32 - 1")
-    for name in ("list", "resume", "allow_busy", "self_pairs"):
+    for name in ("list", "allow_busy", "self_pairs"):
         if not isinstance(values[name], bool):
             raise ConfigurationError(f"{name} is {values[name]!r}; give true or false")
+    if not isinstance(values["resume"], (bool, str)) or values["resume"] == "":
+        raise ConfigurationError(f"resume is {values['resume']!r}; give true, false, a run's id or its folder")
     weights = values["prefix_weights"]
     if weights is not None and not (isinstance(weights, list) and all(_is_number(weight) for weight in weights)):
         raise ConfigurationError(f"prefix_weights is {weights!r}; give a list of numbers")

@@ -58,6 +58,7 @@ def bench(options: Options) -> int:
     listing = options.get("LIST", "") not in ("", "0")
     several = any(options.get(name) for name in ("NNODES", "MASTER_ADDR", "SLURM_STEP_NUM_NODES"))
     more = ["list=true"] if listing else [f"launch.follower_status={FOLLOWED}"] if several else []
+    more += overrides(options, resume="RESUME")
     code = harness(options, "bench", *campaign(options), *more, built=not listing)
     if code == FOLLOWED:
         return 0

@@ -1,5 +1,6 @@
 """Runs that are stopped: interrupts, kills, a disk that fills up, a second run; what is kept, and what goes on."""
 
+import json
 import random
 import signal
 import subprocess
@@ -81,12 +82,61 @@ def test_another_configuration_or_a_finished_run_is_not_continued(bench):
     assert process.returncode == 130
     done = bench.run("seed=7")
     assert done.returncode == 0
+    (old,) = (run for run in bench.runs() if run.name != bench.runs()[-1].name)
     assert "1 unfinished runs here differ" in done.stdout
+    assert f"the newest, {old.name}: seed 42 -> 7 (resume={old.name} lists all" in done.stdout
     assert len(bench.runs()) == 2
     assert main(["bench", *bench.arguments("seed=7")]) == 0
     assert len(bench.runs()) == 3, "a finished run is not continued, a new one begins"
     assert main(["bench", *bench.arguments("resume=false")]) == 0
     assert len(bench.runs()) == 4, "told not to continue"
+
+
+def stopped(bench):
+    """A run that was interrupted in its first round."""
+    process = bench.start()
+    wait_for(process, lambda: any((folder / "rows.csv").exists() for folder in bench.runs()))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    return bench.runs()[-1]
+
+
+def test_a_run_that_is_named_is_continued_or_refused_with_all_that_differs(bench, capsys):
+    bench.system("probe", {"a": {"sleep_seconds": 0.1}})
+    folder = stopped(bench)
+    record = json.loads((folder / "environment.json").read_text())
+
+    assert main(["bench", *bench.arguments(f"resume={folder.name}", "seed=7", "protocol.blocks=3")]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith(f"harness bench: {folder.name} cannot be continued")
+    assert sorted(said[1:-1]) == ["  protocol.blocks: 2 -> 3", "  seed: 42 -> 7"]
+
+    other = record | {"git": record["git"] | {"revision": "abc"}, "host": record["host"] | {"cores": 999}}
+    (folder / "environment.json").write_text(json.dumps(other | {"fingerprint": "of that machine"}))
+    assert main(["bench", *bench.arguments(f"resume={folder}")]) == 2
+    said = capsys.readouterr().err.splitlines()
+    now = json.dumps(record["git"]["revision"])
+    cores = record["host"]["cores"]
+    assert sorted(said[1:-1]) == [f'  git.revision: "abc" -> {now}', f"  host.cores: 999 -> {cores}"]
+    assert bench.runs() == [folder], "a run that was refused is not begun anew"
+
+    (folder / "environment.json").write_text(json.dumps(record))
+    assert main(["bench", *bench.arguments(f"resume={folder.name}", "budget=10m")]) == 0
+    assert f"continuing {folder}" in capsys.readouterr().out
+    assert bench.runs() == [folder] and bench.rows()["a"]["status"] == "ok"
+    assert main(["bench", *bench.arguments(f"resume={folder.name}")]) == 2
+    assert "is complete: nothing is left to continue" in capsys.readouterr().err
+    assert main(["bench", *bench.arguments("resume=20200101T000000Z-0000")]) == 2
+    assert "names no run folder" in capsys.readouterr().err
+
+
+def test_a_run_of_other_cases_alone_is_refused_too(bench, capsys):
+    bench.system("probe", {"a": {"sleep_seconds": 0.1}})
+    folder = stopped(bench)
+    bench.system("probe", {"a": {"sleep_seconds": 0.2}})
+    assert main(["bench", *bench.arguments(f"resume={folder.name}")]) == 2
+    assert "its list of cases or its other machines" in capsys.readouterr().err
 
 
 def test_two_runs_do_not_measure_at_once(bench):

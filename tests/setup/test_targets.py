@@ -38,6 +38,7 @@ def test_every_target_is_known_to_the_setup_and_the_other_way_round():
 OPTIONS = {
     "none": ([], []),
     "campaign and budget": (["CAMPAIGN=article", "BUDGET=10m"], ["campaign=article", "budget=10m"]),
+    "a run to continue": (["RESUME=20260101T000000Z-aaaa"], ["resume=20260101T000000Z-aaaa"]),
     "brackets": (["ARGS=rows=[256,1024] systems=[native,a:b]"], ["rows=[256,1024]", "systems=[native,a:b]"]),
     "quoted spaces": (["ARGS='rows=[256, 1024]' \"note=two words\""], ["rows=[256, 1024]", "note=two words"]),
     "shell code": (
