@@ -13,6 +13,8 @@ default default
 ring6 wide=1,ring=6,lag=4,interleave=1
 corrected corrected=1
 one_launch one_launch=1
+small small_items=1
+small_one_launch small_items=1,one_launch=1
 END
 }
 

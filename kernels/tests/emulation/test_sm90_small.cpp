@@ -130,11 +130,13 @@ void bits(variant_t const& variant) {
 int main(int count, char** arguments) {
     emulation::options().major = 9;
     emulation::options().multiprocessors = 3;
-    sm90_tuning_t corrected;
+    sm90_tuning_t corrected, one_launch, small, both;
     corrected.corrected = true;
-    sm90_tuning_t one_launch;
     one_launch.one_launch = true;
-    for (auto const& variant : {variant_t{"corrected", corrected}, variant_t{"one launch", one_launch}})
+    small.small_items = true;
+    both.small_items = both.one_launch = true;
+    for (auto const& variant : {variant_t{"corrected", corrected}, variant_t{"one_launch", one_launch},
+                                variant_t{"small", small}, variant_t{"small_one_launch", both}})
         if (count < 2 || variant.name == std::string(arguments[1])) all(variant), several(variant), bits(variant);
     return testing::report();
 }

@@ -24,6 +24,7 @@ struct sm90_tuning_t {
     bool corrected = false;         ///< the article's ladder in bf16: tiles of the diagonal take straight code, too
     /// That, and a step is one kernel, where a GPU's rows are all there are and have no columns past the ladder.
     bool one_launch = false;
+    bool small_items = false;  ///< corrected, too; score items of 64 x 64 cells
 };
 
 class sm90_engine_t {
@@ -201,8 +202,12 @@ class sm90_engine_t {
     /// Calls `work` with the kind of step kernel that solves the problem.
     template <class work_at>
     gpu_status_t for_kind(work_at const& work) const {
-        if (tuning_.one_launch) return work(sm90::one_launch_t<sm90::corrected_t<sm90::article_t<false>>>{});
-        if (tuning_.corrected) return work(sm90::corrected_t<sm90::article_t<false>>{});
+        using corrected = sm90::corrected_t<sm90::article_t<false>>;
+        if (tuning_.one_launch && tuning_.small_items)
+            return work(sm90::one_launch_t<sm90::small_items_t<corrected>>{});
+        if (tuning_.one_launch) return work(sm90::one_launch_t<corrected>{});
+        if (tuning_.small_items) return work(sm90::small_items_t<corrected>{});
+        if (tuning_.corrected) return work(corrected{});
         return for_plain_kind(work);
     }
     /// The same of the kernel that scores pairs.
@@ -285,7 +290,7 @@ class sm90_engine_t {
             uniform = uniform && p.prefix_weights[i] == p.prefix_weights[0];
         }
         fast_ = article && uniform && !tuning.general;
-        tuning_.corrected |= tuning.one_launch;
+        tuning_.corrected |= tuning.one_launch | tuning.small_items;
         fp16_ = tuning.fp16.value_or(p.fp32_gradients && !tuning_.corrected && fits_fp16(p));
         if (tuning_.corrected && (!fast_ || fp16_ || p.pairs_once))
             return refuse("corrected tiles are for the article's ladder, in bf16, with blocks scored for one GPU");

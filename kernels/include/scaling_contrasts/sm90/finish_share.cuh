@@ -82,7 +82,7 @@ __device__ __forceinline__ void finish_share(params_t const& a, item_t const& it
 
     // the rows themselves are in the next stage
     uint32_t const stage = c.base + c.gradient.at() * gradient_stage_bytes_k;
-    ptx::mbar_wait(c.base + shared::at_full + (score_stages_k + c.gradient.at()) * 8, c.gradient.phase());
+    ptx::mbar_wait(c.base + shared::at_full + (shared::score_stages_k + c.gradient.at()) * 8, c.gradient.phase());
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
         float const t = __shfl_sync(~0u, own, (c.lane & 28) + k);
@@ -96,7 +96,7 @@ __device__ __forceinline__ void finish_share(params_t const& a, item_t const& it
         }
     }
     ptx::named_sync(1, 128);
-    c.release(shared::at_empty + (score_stages_k + c.gradient.at()) * 8);
+    c.release(shared::at_empty + (shared::score_stages_k + c.gradient.at()) * 8);
     c.gradient.next();
 
     int const most = __reduce_max_sync(~0u, residuals.count), column = program.column + quad * 2;

@@ -13,7 +13,7 @@ struct consumer_t {
     using shared = shared_t<kind_>;
     uint32_t base;  // of shared memory
     int warp, lane, thread;
-    ring_t<score_stages_k> score;
+    ring_t<shared::score_stages_k> score;
     ring_t<shared::gradient_stages_k> gradient;
     uint32_t outputs = 0;  // parity of the stagings so far
     uint32_t exact = 0;    // score: a bit a band, where the last tile's logits were not far below zero
@@ -48,12 +48,12 @@ __device__ __forceinline__ void gradient_stages(consumer_t<kind_>& c, uint32_t s
 #pragma unroll 1
     for (uint32_t s = 0; s < stages; ++s) {
         uint32_t const at = c.base + c.gradient.at() * gradient_stage_bytes_k;
-        await_stage(c, c.gradient, score_stages_k, unread);
+        await_stage(c, c.gradient, shared::score_stages_k, unread);
         ptx::wgmma_fence();
         multiply(at, at + gradient_stage_bytes_k / 2);
         ptx::wgmma_commit();
         ptx::wgmma_wait<1>();
-        if (unread) c.release(shared::at_empty + (score_stages_k + c.gradient.before()) * 8);
+        if (unread) c.release(shared::at_empty + (shared::score_stages_k + c.gradient.before()) * 8);
         unread = true;
         c.gradient.next();
     }
@@ -63,7 +63,7 @@ template <class kind_>
 __device__ __forceinline__ void last_stage(consumer_t<kind_>& c) {
     using shared = shared_t<kind_>;
     ptx::wgmma_wait<0>();
-    c.release(shared::at_empty + (score_stages_k + c.gradient.before()) * 8);
+    c.release(shared::at_empty + (shared::score_stages_k + c.gradient.before()) * 8);
 }
 
 /// `top` and `bottom`: the item's first and last 64 rows, 2 * size_ columns each.

@@ -2,7 +2,7 @@
 // items (halves of 128 x 128 tiles, 64 rows each) and, `lag` superblocks later, a list of gradient items. CTAs take
 // items from one queue in this order, so that an item only ever waits for items taken before it.
 #pragma once
-#include "scaling_contrasts/sm90/params.cuh"
+#include "scaling_contrasts/sm90/kinds.cuh"
 #include "scaling_contrasts/sm90/stages.cuh"
 
 namespace scaling_contrasts::sm90 {
@@ -43,14 +43,22 @@ template <class kind_>
 __device__ int gradients_of(params_t const& a, superblock_t const& s) {
     return a.programs * (s.i1 - s.i0 + (serves_twice<kind_>(a) ? s.j1 - s.j0 - s.diagonal : 0));
 }
-__host__ __device__ inline int score_slots(params_t const& a) { return 2 * strip_k * strip_k * a.wide; }
+/// Score items of a tile.
+template <class kind_>
+__host__ __device__ constexpr int parts_of() {
+    return kind_::small_items ? 4 : 2;
+}
+template <class kind_>
+__device__ int score_slots(params_t const& a) {
+    return parts_of<kind_>() * strip_k * strip_k * a.wide;
+}
 template <class kind_>
 __device__ int gradient_slots(params_t const& a) {
     return a.programs * strip_k * (serves_twice<kind_>(a) ? 1 + a.wide : 1);
 }
 template <class kind_>
 __device__ uint32_t items_of(params_t const& a) {
-    return uint32_t(a.superblocks + a.lag) * uint32_t(score_slots(a) + gradient_slots<kind_>(a));
+    return uint32_t(a.superblocks + a.lag) * uint32_t(score_slots<kind_>(a) + gradient_slots<kind_>(a));
 }
 
 enum item_kind_t : uint32_t { stop_k, score_k, gradient_k };
@@ -63,6 +71,7 @@ struct alignas(16) item_t {
     uint32_t index;   // superblock
     uint32_t slot;    // score: tile slot in the ring of weights; gradient: that of tile (i0, j0)
     uint32_t k;       // gradient: blocks of the sum; score: half of the rows | half of the statistics << 1
+                      //   | half of the columns << 2, where items are small
     uint32_t origin;  // gradient: j0 / strip_k | i0 / strip_k << 16; score: superblock to wait for, + 1
     uint32_t count;   // gradient: shares that come before; score: what `consumed` must be there
 };
@@ -74,7 +83,7 @@ struct scheduler_t {
     cursor_t score, gradient, before;
 
     __device__ bool decode(params_t const& a, uint32_t n, item_t& out) {
-        uint32_t const ns = score_slots(a), ng = gradient_slots<kind_>(a), per = ns + ng;
+        uint32_t const ns = score_slots<kind_>(a), ng = gradient_slots<kind_>(a), per = ns + ng;
         int const stage = n / per;
         uint32_t const pos = n % per;
         bool is_score;
@@ -93,7 +102,7 @@ struct scheduler_t {
             score.advance(a, stage);
             superblock_t const b = superblock(a, score);
             uint32_t const wide = strip_k * a.wide;
-            uint32_t const in = k / 2;
+            uint32_t const in = k / parts_of<kind_>();
             int const i = b.i0 + in / wide, j = b.j0 + in % wide;
             if (i >= b.i1 || j >= b.j1 || (a.own && j < i)) return false;
             out.kind = score_k;
@@ -102,6 +111,7 @@ struct scheduler_t {
             out.index = stage;
             out.slot = (stage % a.ring) * tiles + in;
             out.k = (k & 1) | parity << 1;
+            if constexpr (kind_::small_items) out.k |= (k & 2) << 1;
             parity ^= 1;
             out.origin = out.count = 0;
             if (stage >= a.ring) {

@@ -16,7 +16,7 @@ template <bool fp16_>
 struct general_t {
     using pair = pair_of<fp16_>;
     static constexpr bool fast = false, fp16 = fp16_, gives_back = false, both = false, corrected = false,
-                          one_launch = false;
+                          one_launch = false, small_items = false;
 };
 
 /// The article's ladder. `gives_back`: what rounding takes off positives' weights is kept for the end of the step.
@@ -24,13 +24,19 @@ template <bool fp16_>
 struct article_t {
     using pair = pair_of<fp16_>;
     static constexpr bool fast = true, fp16 = fp16_, gives_back = true, both = false, corrected = false,
-                          one_launch = false;
+                          one_launch = false, small_items = false;
 };
 
 /// Where positives, self pairs and absent cells are among cells far below zero, straight code is corrected for them.
 template <class kind_>
 struct corrected_t : kind_ {
     static constexpr bool corrected = true;
+};
+
+/// Score items of 64 x 64 cells, so that few rows make items for more CTAs.
+template <class kind_>
+struct small_items_t : kind_ {
+    static constexpr bool small_items = true;
 };
 
 /// The step is this kernel alone: see one_launch.cuh.

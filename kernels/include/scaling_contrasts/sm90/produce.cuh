@@ -27,7 +27,7 @@ struct producer_t {
     params_of<kind_> const& a;
     maps_of<kind_> const& maps;
     uint32_t base;
-    ring_t<score_stages_k> score_ring;
+    ring_t<shared::score_stages_k> score_ring;
     ring_t<shared::gradient_stages_k> gradient_ring;
     uint32_t drains = 0;
     bool scored = false, undrained = false;  // the last item was a score; its planes may still lie in the stash
@@ -48,23 +48,25 @@ struct producer_t {
     }
 
     __device__ __forceinline__ void score(item_t const& item) {
-        if (!scored) await_all(gradient_ring, score_stages_k);
+        if (!scored) await_all(gradient_ring, shared::score_stages_k);
         scored = true;
         int const prefixes = kind_::fast ? 5 : a.prefixes, slabs = kind_::fast ? 16 : a.columns / slab_k;
         float const* row_stats = a.row.records + int64_t(item.row) * record_floats(prefixes);
         float const* column_stats = a.column.records + int64_t(item.at) * record_floats(prefixes) + prefixes * tile_k;
-        uint32_t const stats_bytes = (prefixes + 1) * tile_k * 4;
+        uint32_t const stats_bytes = (prefixes + 1) * shared::side_k * 4;
         if (slabs == 1)
             await_all(score_ring, 0);  // or tile n + 2 follows tile n's only slab, whose statistics are in use
         int const row = int(item.row * tile_k + (item.k & 1) * (tile_k / 2)), column = int(item.at) * tile_k;
         auto const load = [&](int s, uint32_t more_bytes, auto const& load_more) {
-            uint32_t const at = base + score_ring.at() * score_stage_bytes_k,
+            uint32_t const at = base + score_ring.at() * shared::score_stage_bytes_k,
                            full = base + shared::at_full + score_ring.at() * 8;
             ptx::mbar_wait(base + shared::at_empty + score_ring.at() * 8, score_ring.phase() ^ 1);
             if (ptx::elect()) {
-                ptx::mbar_expect(full, score_stage_bytes_k + more_bytes);
+                ptx::mbar_expect(full, shared::score_stage_bytes_k + more_bytes);
                 ptx::tma_load(at, &maps.row, s * slab_k, row, full);
-                ptx::tma_load(at + rows_bytes_k, &maps.column, s * slab_k, column, full);
+                if constexpr (kind_::small_items)
+                    ptx::tma_load(at + rows_bytes_k, &maps.single, s * slab_k, column + (item.k >> 2) * 64, full);
+                else ptx::tma_load(at + rows_bytes_k, &maps.column, s * slab_k, column, full);
                 load_more(full);
             }
             score_ring.next();
@@ -72,6 +74,16 @@ struct producer_t {
         // the statistics are safe: slab 0 of tile n + 2 is loaded after every consumer has multiplied one of n + 1
         uint32_t const stats = base + shared::at_stats(0, 0) + (item.k & 2) * shared::stats_k * 4;
         auto const load_stats = [&](uint32_t full) {
+            if constexpr (kind_::small_items) {  // half of each row of numbers
+#pragma unroll 1
+                for (int p = 0; p < 6; ++p) {
+                    uint32_t const to = stats + p * shared::side_k * 4;
+                    ptx::bulk_load(to, row_stats + p * tile_k + (item.k & 1) * 64, shared::side_k * 4, full);
+                    ptx::bulk_load(to + shared::stats_k * 4, column_stats + p * tile_k + (item.k >> 2) * 64,
+                                   shared::side_k * 4, full);
+                }
+                return;
+            }
             ptx::bulk_load(stats, row_stats, stats_bytes, full);
             ptx::bulk_load(stats + shared::stats_k * 4, column_stats, stats_bytes, full);
         };
@@ -79,7 +91,7 @@ struct producer_t {
 #pragma unroll 1
             for (int s = 0; s < slabs; ++s) {
                 load(s, 0, [](uint32_t) {});
-                if (s != score_stages_k - 1) continue;
+                if (s != shared::score_stages_k - 1) continue;
                 if (ptx::elect()) {
                     await_statistics(a, item.row);
                     if (item.at != item.row) await_statistics(a, item.at);
@@ -116,9 +128,10 @@ struct producer_t {
         bool const narrow = program.width < piece_k;
         auto const fill = [&](auto const& copy) {
             uint32_t const at = base + gradient_ring.at() * gradient_stage_bytes_k,
-                           full = base + shared::at_full + (score_stages_k + gradient_ring.at()) * 8;
-            if (gradient_ring.at() > 0) await_drained();  // the stash lies under the later stages
-            ptx::mbar_wait(base + shared::at_empty + (score_stages_k + gradient_ring.at()) * 8,
+                           full = base + shared::at_full + (shared::score_stages_k + gradient_ring.at()) * 8;
+            // the stash lies under the later stages
+            if (gradient_ring.at() >= shared::at_stash / gradient_stage_bytes_k) await_drained();
+            ptx::mbar_wait(base + shared::at_empty + (shared::score_stages_k + gradient_ring.at()) * 8,
                            gradient_ring.phase() ^ 1);
             if (ptx::elect()) copy(at, full);
             gradient_ring.next();

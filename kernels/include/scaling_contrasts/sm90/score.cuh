@@ -16,23 +16,26 @@ constexpr float far_k = 1.f / 128;
 /// Positives stay below it there: logits of at most 0, and what rounding adds.
 constexpr float positive_k = 2.0625f;
 
-/// Column sums of a warp's 16 rows x 128 columns, from packed pairs with rows r and r + 8 already added. Lane l ends
-/// with the four columns from summed_chunk(l) * 8 + (l & 3) * 2: two of that chunk, two of the next.
-__device__ __forceinline__ void sum_columns(uint32_t const (&v)[16], int lane, uint32_t (&out)[2]) {
+/// Column sums of a warp's 16 rows x 8 chunks_ columns, from packed pairs with rows r and r + 8 already added. Lane l
+/// ends with two columns of each of chunks_ / 8 chunks, from summed_chunk(l) * 8 + (l & 3) * 2 on.
+template <int chunks_>
+__device__ __forceinline__ void sum_columns(uint32_t const (&v)[chunks_], int lane, uint32_t (&out)[chunks_ / 8]) {
+    constexpr int half = chunks_ / 2, quarter = chunks_ / 4, eighth = chunks_ / 8;
     bool const b4 = lane & 16, b3 = lane & 8, b2 = lane & 4;
-    uint32_t h[8], m[4];
+    uint32_t h[half], m[quarter];
 #pragma unroll
-    for (int i = 0; i < 8; ++i)
-        h[i] = ptx::add_bf16x2(b4 ? v[i + 8] : v[i], __shfl_xor_sync(~0u, b4 ? v[i] : v[i + 8], 16));
+    for (int i = 0; i < half; ++i)
+        h[i] = ptx::add_bf16x2(b4 ? v[i + half] : v[i], __shfl_xor_sync(~0u, b4 ? v[i] : v[i + half], 16));
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-        m[i] = ptx::add_bf16x2(b3 ? h[i + 4] : h[i], __shfl_xor_sync(~0u, b3 ? h[i] : h[i + 4], 8));
+    for (int i = 0; i < quarter; ++i)
+        m[i] = ptx::add_bf16x2(b3 ? h[i + quarter] : h[i], __shfl_xor_sync(~0u, b3 ? h[i] : h[i + quarter], 8));
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
-        out[i] = ptx::add_bf16x2(b2 ? m[i + 2] : m[i], __shfl_xor_sync(~0u, b2 ? m[i] : m[i + 2], 4));
+    for (int i = 0; i < eighth; ++i)
+        out[i] = ptx::add_bf16x2(b2 ? m[i + eighth] : m[i], __shfl_xor_sync(~0u, b2 ? m[i] : m[i + eighth], 4));
 }
+template <int chunks_>
 __device__ __forceinline__ int summed_chunk(int lane) {
-    return (lane >> 4 & 1) * 8 + (lane >> 3 & 1) * 4 + (lane >> 2 & 1) * 2;
+    return (lane >> 4 & 1) * (chunks_ / 2) + (lane >> 3 & 1) * (chunks_ / 4) + (lane >> 2 & 1) * (chunks_ / 8);
 }
 
 /// The same in fp32 for 32 columns, eight values a thread: lane l ends with column summed_column(l).
@@ -62,15 +65,19 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     int const I = item.row, J = item.at, lane = c.lane;
     int const half = item.k & 1;
     int const my_row = half * 64 + c.warp * 16 + (lane >> 2);  // and my_row + 8
+    constexpr int width = shared::width_k;
+    // where statistics have this row, and the first of the tile's columns
+    int const row_at = kind_::small_items ? my_row % 64 : my_row, first = kind_::small_items ? (item.k >> 2) * 64 : 0;
     uint32_t const at_rows =
         c.base + shared::at_stats(0, 0) + (item.k & 2) * shared::stats_k * 4;  // inverse norms, then labels
     uint32_t const at_columns = at_rows + shared::stats_k * 4;                 // labels, then inverse norms
     uint32_t const at_piece = c.base + shared::at_stash + c.thread * 16;       // this thread's part of a stashed plane
-    uint32_t const at_marks = c.base + shared::at_marks + c.thread * 16;
+    uint32_t const at_marks = c.base + shared::at_marks + c.thread * (width / 8);
     uint8_t* const tile = a.weights + int64_t(item.slot) * prefixes * plane_bytes_k;
 
-    float acc[64] = {};  // dot products: [chunk of 8 columns][row r: 2 columns, row r + 8: 2 columns]
-    uint32_t last[32] = {}, before[32] = {};  // packed weights of the last two bands: [chunk][row r, row r + 8]
+    float acc[width / 2] = {};  // dot products: [chunk of 8 columns][row r: 2 columns, row r + 8: 2 columns]
+    uint32_t last[width / 4] = {},
+                          before[width / 4] = {};  // packed weights of the last two bands: [chunk][row r, row r + 8]
     float loss = 0.f, grad = 0.f;
     bool special = false;  // this warp's cells hold positives, self pairs, or rows that are not there
     // exact weights of this thread's first positives, and which cells they are: in local memory, touched by few tiles
@@ -78,21 +85,21 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     float kept[kind_::gives_back ? kept_k : 1][5];
     int kept_cell[kept_k], positives = 0;
 
-    float4 norm[8];      // a band's inverse norms of this thread's columns
-    float norm0, norm1;  // and of its rows
+    float4 norm[width / 16];  // a band's inverse norms of this thread's columns
+    float norm0, norm1;       // and of its rows
     auto load_norms = [&](int p) {
-        norm0 = ptx::load_float(at_rows + (p * tile_k + my_row) * 4);
-        norm1 = ptx::load_float(at_rows + (p * tile_k + my_row + 8) * 4);
+        norm0 = ptx::load_float(at_rows + (p * shared::side_k + row_at) * 4);
+        norm1 = ptx::load_float(at_rows + (p * shared::side_k + row_at + 8) * 4);
 #pragma unroll
-        for (int h = 0; h < 8; ++h)
-            norm[h] = ptx::load_float4(at_columns + ((p + 1) * tile_k + (lane & 3) * 4) * 4 + h * 64);
+        for (int h = 0; h < width / 16; ++h)
+            norm[h] = ptx::load_float4(at_columns + ((p + 1) * shared::side_k + (lane & 3) * 4) * 4 + h * 64);
     };
     auto multiply = [&](int p) {
         int const slabs = kind_::fast ? (p == 0 ? 1 : 1 << (p - 1)) : a.slabs[p];
         auto release = [&](uint32_t stage) { c.release(shared::at_empty + stage * 8); };
 #pragma unroll 1
         for (int s = 0; s < slabs; ++s) {
-            uint32_t const at = c.base + c.score.at() * score_stage_bytes_k;
+            uint32_t const at = c.base + c.score.at() * shared::score_stage_bytes_k;
             uint64_t const da = ptx::operand(at), db = ptx::operand(at + rows_bytes_k);
             bool unread = s > 0;
             await_stage(c, c.score, 0, unread);
@@ -100,7 +107,8 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
 #pragma unroll
             for (int k = 0; k < slab_k / 16; ++k) {
                 uint64_t const ak = ptx::further(da, 32 * k), bk = ptx::further(db, 32 * k);
-                if constexpr (kind_::fp16) ptx::wgmma_fp16_n128<0, 0>(acc, ak, bk, k > 0 ? 1 : p | s);
+                if constexpr (width == 64) ptx::wgmma_n64<0, 0>(acc, ak, bk, k > 0 ? 1 : p | s);
+                else if constexpr (kind_::fp16) ptx::wgmma_fp16_n128<0, 0>(acc, ak, bk, k > 0 ? 1 : p | s);
                 else ptx::wgmma_n128<0, 0>(acc, ak, bk, k > 0 ? 1 : p | s);
             }
             ptx::wgmma_commit();
@@ -111,7 +119,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             c.score.next();
         }
         if constexpr (kind_::one_launch)
-            if (p == 0) ptx::mbar_wait(c.base + shared::at_stats_full, item.k >> 1);
+            if (p == 0) ptx::mbar_wait(c.base + shared::at_stats_full, item.k >> 1 & 1);
         load_norms(p);  // under the last products
         ptx::wgmma_wait<0>();
         release(c.score.before());
@@ -120,10 +128,14 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     auto look_at_labels = [&] {
         int const rows_left = a.row.live - I * tile_k, columns_left = a.column.live - J * tile_k;
         special = rows_left < tile_k || columns_left < tile_k || (a.own && I == J);
-        int const mine = ptx::load_int(at_rows + (prefixes * tile_k + half * 64 + c.warp * 16 + (lane & 15)) * 4);
+        if constexpr (kind_::small_items)  // of a tile of the diagonal, two items in four
+            if (rows_left >= tile_k && columns_left >= tile_k && first != half * 64) special = false;
+        int const mine = ptx::load_int(
+            at_rows +
+            (prefixes * shared::side_k + (kind_::small_items ? 0 : half * 64) + c.warp * 16 + (lane & 15)) * 4);
         int column[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) column[i] = ptx::load_int(at_columns + (lane + 32 * i) * 4);
+        for (int i = 0; i < 4; ++i) column[i] = ptx::load_int(at_columns + (lane + 32 * (i % (width / 32))) * 4);
         int const least = __reduce_min_sync(~0u, min(min(column[0], column[1]), min(column[2], column[3])));
         int const most = __reduce_max_sync(~0u, max(max(column[0], column[1]), max(column[2], column[3])));
         if (!special && __reduce_max_sync(~0u, mine) >= least && __reduce_min_sync(~0u, mine) <= most) {  // perhaps
@@ -140,12 +152,12 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         ptx::red_add((kind_::both && candidates ? a.column_s : a.s) + (int64_t(block) * prefixes + p) * tile_k + row,
                      __float2ll_rn(v * scale.s));
     };
-    auto add_column_s = [&](int p, int column, float v) { add_s(J, p, column, v, true); };
+    auto add_column_s = [&](int p, int column, float v) { add_s(J, p, first + column, v, true); };
 
     auto is_far = [&](float u0, float u1) {  // what far_band would find, in its order
         float e4[4] = {};
 #pragma unroll
-        for (int h = 0; h < 8; ++h) {
+        for (int h = 0; h < width / 16; ++h) {
             float4 const v = norm[h];
 #pragma unroll
             for (int i = 0; i < 8; ++i) {
@@ -183,11 +195,11 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     auto far_band = [&]<bool marked_>(std::bool_constant<marked_>, int p, float u0, float u1) {
         float e4[4] = {}, squares[4] = {}, row_s[2][2] = {};
         // weight times dot product, summed over two rows: in pairs of columns; with fp16 weights 32 columns, then rows
-        [[maybe_unused]] uint32_t columns[16];
-        [[maybe_unused]] float products[8], column_s[4] = {};
+        [[maybe_unused]] uint32_t columns[width / 8];
+        [[maybe_unused]] float products[8], column_s[width / 32] = {};
         if constexpr (marked_) positives = 0, hot = false, positive_loss = positive_grad = 0.f;
 #pragma unroll
-        for (int h = 0; h < 8; ++h) {  // 16 columns: eight cells a thread
+        for (int h = 0; h < width / 16; ++h) {  // 16 columns: eight cells a thread
             float4 const v = norm[h];
             float const* d = acc + h * 8;
             float w[8];
@@ -240,7 +252,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                     g = e - ((squares[0] + squares[1]) + (squares[2] + squares[3]));
         float const cubes =
             (e4[0] * e4[0] * e4[0] + e4[1] * e4[1] * e4[1] + e4[2] * e4[2] * e4[2] + e4[3] * e4[3] * e4[3]) *
-            (1.f / 256);
+            (width == 64 ? 1.f / 64 : 1.f / 256);
         float const omega = kind_::fast ? 1.f : a.omega[p];
         loss = fmaf(omega, fmaf(0.5f, e + g, cubes * (1.f / 3)), loss);
         grad = fmaf(omega, g + cubes, grad);
@@ -256,14 +268,14 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         if (kind_::both || (a.own && I < J)) {
             if constexpr (kind_::fp16) {
 #pragma unroll
-                for (int group = 0; group < 4; ++group)
+                for (int group = 0; group < width / 32; ++group)
                     add_column_s(p, group * 32 + summed_column(lane), column_s[group]);
             } else {
-                uint32_t sums[2];
-                sum_columns(columns, lane, sums);
-                int const at = summed_chunk(lane) * 8 + (lane & 3) * 2;
+                uint32_t sums[width / 64];
+                sum_columns<width / 8>(columns, lane, sums);
+                int const at = summed_chunk<width / 8>(lane) * 8 + (lane & 3) * 2;
 #pragma unroll
-                for (int i = 0; i < 2; ++i) {
+                for (int i = 0; i < width / 64; ++i) {
                     add_column_s(p, at + 8 * i, ptx::lo_bf16(sums[i]));
                     add_column_s(p, at + 8 * i + 1, ptx::hi_bf16(sums[i]));
                 }
@@ -275,24 +287,25 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     // Which cells hold positives (low half), and which are not there (high half): a bit a cell, a word for 32 columns.
     // Kept where this thread alone finds them, from band to band.
     auto mark_cells = [&] {
-        int const at_labels = at_rows + (prefixes * tile_k + my_row) * 4;
+        int const at_labels = at_rows + (prefixes * shared::side_k + row_at) * 4;
         int const label0 = ptx::load_int(at_labels), label1 = ptx::load_int(at_labels + 32);
         int const row = I * tile_k + my_row, column = (lane & 3) * 2;
         uint32_t marks[4] = {};
 #pragma unroll
-        for (int group = 0; group < 4; ++group)
+        for (int group = 0; group < width / 32; ++group)
 #pragma unroll
             for (int i = 0; i < 16; ++i) {
                 int const at = group * 32 + i / 4 * 8 + column + (i & 1), r = row + (i & 2 ? 8 : 0);
                 if (ptx::load_int(at_columns + at * 4) == (i & 2 ? label1 : label0)) marks[group] |= 1u << i;
-                if (r >= a.row.live || J * tile_k + at >= a.column.live ||
-                    (a.own && !a.self_pairs && r == J * tile_k + at))
+                if (r >= a.row.live || J * tile_k + first + at >= a.column.live ||
+                    (a.own && !a.self_pairs && r == J * tile_k + first + at))
                     marks[group] |= 0x10000u << i;
             }
-        ptx::store_b128(at_marks, marks[0], marks[1], marks[2], marks[3]);
+        if constexpr (width == 64) ptx::store_int(at_marks, marks[0]), ptx::store_int(at_marks + 4, marks[1]);
+        else ptx::store_b128(at_marks, marks[0], marks[1], marks[2], marks[3]);
         if constexpr (kind_::corrected) {
 #pragma unroll
-            for (int h = 0; h < 8; ++h)
+            for (int h = 0; h < width / 16; ++h)
                 marked |= uint32_t(__any_sync(~0u, (marks[h / 2] >> h % 2 * 8 & 0xff00ff) != 0)) << h;
             // columns' sums would take positives as bf16
             bool const positive = (marks[0] | marks[1] | marks[2] | marks[3]) & 0xffff;
@@ -300,8 +313,12 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         }
     };
     auto load_marks = [&](uint32_t (&marks)[4]) {
-        uint4 const v = ptx::load_b128(at_marks);
-        marks[0] = v.x, marks[1] = v.y, marks[2] = v.z, marks[3] = v.w;
+        if constexpr (width == 64) {
+            marks[0] = ptx::load_int(at_marks), marks[1] = ptx::load_int(at_marks + 4);
+        } else {
+            uint4 const v = ptx::load_b128(at_marks);
+            marks[0] = v.x, marks[1] = v.y, marks[2] = v.z, marks[3] = v.w;
+        }
     };
 
     auto exact_band = [&](int p, float u0, float u1) {
@@ -311,7 +328,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         if (special) load_marks(marks);
         positives = 0;
 #pragma unroll
-        for (int group = 0; group < 4; ++group) {  // 32 columns: sixteen cells a thread
+        for (int group = 0; group < width / 32; ++group) {  // 32 columns: sixteen cells a thread
             float const* d = acc + group * 16;
             bool const marked = special && __any_sync(~0u, marks[group] != 0);
             float q[16], g[16], columns[8] = {};
@@ -427,7 +444,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         multiply(p);
         watch.lap(score_products_k, c.thread == 0);
 #pragma unroll
-        for (int i = 0; i < 32; ++i) before[i] = last[i];
+        for (int i = 0; i < width / 4; ++i) before[i] = last[i];
         if (p == 0) {
             look_at_labels();
             if (special) mark_cells();
@@ -453,13 +470,13 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         if constexpr (kind_::fast) {
             if (p < stash_k)
 #pragma unroll
-                for (int i = 0; i < 8; ++i)
-                    ptx::store_b128(at_piece + p * area_bytes_k + i * 2048, last[4 * i], last[4 * i + 1],
+                for (int i = 0; i < width / 16; ++i)
+                    ptx::store_b128(at_piece + p * shared::area_bytes_k + i * 2048, last[4 * i], last[4 * i + 1],
                                     last[4 * i + 2], last[4 * i + 3]);
         } else {  // each thread keeps its own words of the plane in memory
             uint8_t* const plane = tile + p * plane_bytes_k;
 #pragma unroll
-            for (int i = 0; i < 32; ++i)
+            for (int i = 0; i < width / 4; ++i)
                 *reinterpret_cast<uint32_t*>(plane + plane_at(my_row + (i & 1) * 8, i / 2 * 8 + (lane & 3) * 2)) =
                     last[i];
         }
@@ -481,7 +498,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
 #pragma unroll 1
             for (int n = 0; n < min(positives, kept_k); ++n) {
                 int const cell = kept_cell[n], row = I * tile_k + my_row + (cell & 2 ? 8 : 0),
-                          column = J * tile_k + cell / 4 * 8 + (lane & 3) * 2 + (cell & 1);
+                          column = J * tile_k + first + cell / 4 * 8 + (lane & 3) * 2 + (cell & 1);
                 float band[5], exact = 0.f, rounded = 0.f;
 #pragma unroll
                 for (int b = 4; b >= 0; --b) {  // as the planes are summed below
@@ -506,9 +523,9 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
 
     // suffix sums of the planes, last band first
     // suffix sums run in fp32, so that a plane is rounded once and not once a band
-    float sum[64];
+    float sum[width / 2];
 #pragma unroll
-    for (int i = 0; i < 32; ++i) sum[2 * i] = pair::lo(last[i]), sum[2 * i + 1] = pair::hi(last[i]);
+    for (int i = 0; i < width / 4; ++i) sum[2 * i] = pair::lo(last[i]), sum[2 * i + 1] = pair::hi(last[i]);
     auto add_word = [&](int i, uint32_t v) {
 #ifdef SCALING_CONTRASTS_BF16_SUMS
         last[i] = ptx::add_bf16x2(last[i], v);
@@ -518,17 +535,17 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         last[i] = pair::pack(sum[2 * i], sum[2 * i + 1]);
 #endif
     };
-    auto add = [&](uint32_t const(&v)[32]) {
+    auto add = [&](uint32_t const(&v)[width / 4]) {
 #pragma unroll
-        for (int i = 0; i < 32; ++i) add_word(i, v[i]);
+        for (int i = 0; i < width / 4; ++i) add_word(i, v[i]);
     };
     if constexpr (kind_::fast) {
-        uint32_t stashed[stash_k][32];
+        uint32_t stashed[stash_k][width / 4];
 #pragma unroll
         for (int p = stash_k - 1; p >= 0; --p)
 #pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                uint4 const v = ptx::load_b128(at_piece + p * area_bytes_k + i * 2048);
+            for (int i = 0; i < width / 16; ++i) {
+                uint4 const v = ptx::load_b128(at_piece + p * shared::area_bytes_k + i * 2048);
                 stashed[p][4 * i] = v.x, stashed[p][4 * i + 1] = v.y, stashed[p][4 * i + 2] = v.z,
                                stashed[p][4 * i + 3] = v.w;
             }
@@ -537,8 +554,8 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         uint32_t const at_row = c.base + shared::at_stash + st_row * 128;
         auto stage = [&](int area) {
 #pragma unroll
-            for (int k = 0; k < 16; k += 2)
-                ptx::stmatrix_x4(at_row + area * area_bytes_k + k / 8 * 8192 +
+            for (int k = 0; k < width / 8; k += 2)
+                ptx::stmatrix_x4(at_row + area * shared::area_bytes_k + k / 8 * 8192 +
                                      ((((k & 7) + st_chunk) ^ (st_row & 7)) << 4),
                                  last[k * 2], last[k * 2 + 1], last[k * 2 + 2], last[k * 2 + 3]);
         };
@@ -554,20 +571,20 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         stage(1);
         add(stashed[2]);
         stage(2);
-        hand_over();
+        if constexpr (!kind_::small_items) hand_over();
         watch.lap(score_output_k, c.thread == 0);
         add(stashed[1]);
-        await_empty();
-        stage(0);
+        if constexpr (!kind_::small_items) await_empty();
+        stage(shared::areas_k == 5 ? 3 : 0);
         add(stashed[0]);
-        stage(1);
+        stage(shared::areas_k == 5 ? 4 : 1);
         hand_over();
         watch.lap(score_second_output_k, c.thread == 0);
     } else {
         for (int p = prefixes - 2; p >= 0; --p) {
             uint8_t* const plane = tile + p * plane_bytes_k;
 #pragma unroll
-            for (int i = 0; i < 32; ++i) {
+            for (int i = 0; i < width / 4; ++i) {
                 auto* word =
                     reinterpret_cast<uint32_t*>(plane + plane_at(my_row + (i & 1) * 8, i / 2 * 8 + (lane & 3) * 2));
                 add_word(i, *word);

@@ -21,21 +21,27 @@
 namespace scaling_contrasts::sm90 {
 
 constexpr int ctas_k = 2, threads_k = 256, queue_k = 4;
-constexpr int score_stages_k = 2, rows_bytes_k = 8192, columns_bytes_k = 16384,
-              score_stage_bytes_k = rows_bytes_k + columns_bytes_k;
+constexpr int rows_bytes_k = 8192;  // 64 rows of a slab
 constexpr int gradient_stage_bytes_k = 32768;
-constexpr int stash_k = 3, area_bytes_k = 16384;  // a warpgroup's part of a plane
+constexpr int stash_k = 3;  // bands whose weights wait in shared memory
 
 template <class kind_>
 struct alignas(1024) shared_t {
+    // score items: columns, rows of either side that statistics are of, areas of the stash that fill a part of a plane
+    static constexpr int width_k = kind_::small_items ? 64 : tile_k, side_k = width_k,
+                         areas_k = kind_::small_items ? 5 : stash_k, area_bytes_k = width_k * 128,
+                         score_stages_k = kind_::small_items ? 4 : 2,
+                         score_stage_bytes_k = rows_bytes_k + width_k * 128;
     static constexpr int gradient_stages_k = kind_::fast ? 3 : 2;
-    static constexpr int operand_bytes_k = gradient_stages_k * gradient_stage_bytes_k;
-    static constexpr int stats_k = (kind_::fast ? 6 : max_prefixes_k + 1) * tile_k;
+    static constexpr int operand_bytes_k = kind_::small_items
+                                               ? score_stages_k * score_stage_bytes_k + areas_k * area_bytes_k
+                                               : gradient_stages_k * gradient_stage_bytes_k;
+    static constexpr int stats_k = (kind_::fast ? 6 : max_prefixes_k + 1) * side_k;
     static constexpr int stages_k = score_stages_k + gradient_stages_k;  // those of scores first
 
     uint8_t operands[operand_bytes_k];
-    float stats[2][2][stats_k];  // [parity of the tile count][row or column side]
-    uint32_t marks[128][4];      // [consumer thread]: its cells that are no plain negatives
+    float stats[2][2][stats_k];         // [parity of the tile count][row or column side]
+    uint32_t marks[128][width_k / 32];  // [consumer thread]: its cells that are no plain negatives
     item_t item[queue_k];
     uint64_t full[stages_k], empty[stages_k];
     uint64_t item_full[queue_k], item_empty[queue_k];
@@ -48,7 +54,7 @@ struct alignas(1024) shared_t {
         return operand_bytes_k + (parity * 2 + side) * stats_k * 4;
     }
     static constexpr uint32_t at_marks = operand_bytes_k + 4 * stats_k * 4;
-    static constexpr uint32_t at_item = at_marks + 128 * 16;
+    static constexpr uint32_t at_item = at_marks + 128 * width_k / 8;
     static constexpr uint32_t at_full = at_item + queue_k * sizeof(item_t);
     static constexpr uint32_t at_empty = at_full + stages_k * 8;
     static constexpr uint32_t at_item_full = at_empty + stages_k * 8;
@@ -59,11 +65,15 @@ struct alignas(1024) shared_t {
     static constexpr uint32_t at_stats_full = at_drained + 8;
 };
 using article_shared_t = shared_t<article_t<false>>;
+using small_shared_t = shared_t<small_items_t<article_t<false>>>;
 using general_shared_t = shared_t<general_t<false>>;
 static_assert(offsetof(article_shared_t, stats_full) == article_shared_t::at_stats_full &&
               offsetof(general_shared_t, stats_full) == general_shared_t::at_stats_full);
-static_assert(article_shared_t::at_stash + stash_k * area_bytes_k <= article_shared_t::operand_bytes_k);
-static_assert(sizeof(article_shared_t) + 1024 <= 115712 && sizeof(general_shared_t) + 1024 <= 115712);  // two an SM
+static_assert(article_shared_t::at_stash + stash_k * article_shared_t::area_bytes_k <=
+              article_shared_t::operand_bytes_k);
+static_assert(small_shared_t::gradient_stages_k * gradient_stage_bytes_k <= small_shared_t::operand_bytes_k);
+static_assert(sizeof(article_shared_t) + 1024 <= 115712 && sizeof(small_shared_t) + 1024 <= 115712 &&
+              sizeof(general_shared_t) + 1024 <= 115712);  // two an SM
 
 /// A place in a ring of `size_` stages, with the parity of the round: one register.
 template <int size_>
@@ -127,7 +137,7 @@ __device__ __forceinline__ bool completes(params_t const& a, item_t const& item,
     return kind_::one_launch && !sum.column_side && int(item.origin & 0xffff) + a.wide >= a.strips_j;
 }
 
-/// Half a tile of a score item is stored. Strips begin at multiples of strip_k.
+/// A score item's part of a tile is stored. Strips begin at multiples of strip_k.
 __device__ __forceinline__ void tell_scored(params_t const& a, item_t const& item) {
     uint32_t* const counts = a.scored + int64_t(item.index) * counts_of(a);
     ptx::add_release(counts + item.row % strip_k, 1);
@@ -139,9 +149,9 @@ __device__ __forceinline__ void await_scored(params_t const& a, item_t const& it
     sum_t const sum = sum_of<kind_>(a, item);
     uint32_t const* const counts = a.scored + int64_t(item.index) * counts_of(a);
     uint32_t const column = item.row - (kind_::both ? first_candidate(a) : 0) - (item.origin & 0xffff) * strip_k;
-    if (sum.direct) ptx::wait_count(counts + item.row % strip_k, 2 * sum.direct);
+    if (sum.direct) ptx::wait_count(counts + item.row % strip_k, parts_of<kind_>() * sum.direct);
     if (sum.transposed)  // on the diagonal, a column ends with the tile that its row begins with
-        ptx::wait_count(counts + strip_k + column, 2 * (sum.transposed + (sum.column_side ? 0 : 1)));
+        ptx::wait_count(counts + strip_k + column, parts_of<kind_>() * (sum.transposed + (sum.column_side ? 0 : 1)));
 }
 
 }  // namespace scaling_contrasts::sm90

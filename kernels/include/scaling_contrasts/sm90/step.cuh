@@ -25,11 +25,13 @@ __device__ __forceinline__ void publish(params_t const& a, uint32_t base) {
             ptx::store_release(a.turn + item.row * a.programs + item.at, item.count + 1);
             ptx::mbar_arrive(out_empty);
         } else if constexpr (kind_::fast) {
-            uint8_t* const tile = a.weights + int64_t(item.slot) * 5 * plane_bytes_k + (item.k & 1) * 8192;
+            uint8_t* tile = a.weights + int64_t(item.slot) * 5 * plane_bytes_k + (item.k & 1) * 8192;
+            if constexpr (kind_::small_items) tile += (item.k >> 2) * (plane_bytes_k / 2);
             auto store = [&](int band, int area) {
-                uint32_t const from = base + shared::at_stash + area * area_bytes_k;
+                uint32_t const from = base + shared::at_stash + area * shared::area_bytes_k;
                 ptx::bulk_store(tile + band * plane_bytes_k, from, 8192);
-                ptx::bulk_store(tile + band * plane_bytes_k + plane_bytes_k / 2, from + 8192, 8192);
+                if constexpr (!kind_::small_items)
+                    ptx::bulk_store(tile + band * plane_bytes_k + plane_bytes_k / 2, from + 8192, 8192);
                 ptx::bulk_commit();
             };
             stopwatch_t watch;
@@ -41,12 +43,17 @@ __device__ __forceinline__ void publish(params_t const& a, uint32_t base) {
             store(4, 0);
             store(3, 1);
             store(2, 2);
-            ptx::bulk_wait_read<1>();
-            ptx::mbar_arrive(out_empty);
-            ptx::mbar_wait(out_full, outputs);
-            outputs ^= 1;
-            store(1, 0);
-            store(0, 1);
+            if constexpr (kind_::small_items) {  // all planes at once
+                store(1, 3);
+                store(0, 4);
+            } else {
+                ptx::bulk_wait_read<1>();
+                ptx::mbar_arrive(out_empty);
+                ptx::mbar_wait(out_full, outputs);
+                outputs ^= 1;
+                store(1, 0);
+                store(0, 1);
+            }
             ptx::bulk_wait_read<0>();
             ptx::mbar_arrive(base + shared::at_drained);
             ptx::mbar_arrive(out_empty);
