@@ -18,7 +18,7 @@ namespace {
 
 constexpr char const* option_names_k[] = {
     "graph",      "superblock", "virtual_devices", "meeting", "deadline_ms", "offload", "device_memory_mib",
-    "block_rows", "row_blocks", "several_boxes",   "fp16"};
+    "block_rows", "row_blocks", "several_boxes",   "fp16",    "cluster"};
 
 bool flag(run_options_t const& options, char const* name, bool otherwise) {
     return options.option(name, otherwise ? "true" : "false") == "true";
@@ -167,7 +167,8 @@ class cuda_backend_t final : public backend_t {
                                       out_.back().data(),
                                       ledger,
                                       side_limit,
-                                      fp16_of(options_)};
+                                      fp16_of(options_),
+                                      options_.option("cluster", "none")};
             devices[index].step = engine == "sm90"    ? make_sm90_step(in)
                                   : engine == "sm100" ? make_sm100_step(in)
                                                       : make_tiles_step<sm80::engine_t>(in);
@@ -397,7 +398,8 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
     for (auto const& [name, value] : options.options)
         if (std::ranges::find(option_names_k, name) == std::end(option_names_k))
             return "unknown option " + name +
-                   "; known are graph, superblock, fp16, virtual_devices, meeting, deadline_ms and several_boxes, "
+                   "; known are graph, superblock, fp16, cluster, virtual_devices, meeting, deadline_ms and "
+                   "several_boxes, "
                    "and of "
                    "streaming from the "
                    "host's memory offload, device_memory_mib, block_rows and row_blocks";
@@ -411,6 +413,15 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
         return "option fp16 is '" + fp16 + "'; known are auto, true and false";
     if (fp16_of(options) == true && (engine != "sm90" || problem.loss != loss_t::one_set_sigmoid_k))
         return "option fp16 is for one_set_sigmoid on the sm90 engine";
+    if (auto const cluster = options.option("cluster", "none"); cluster != "none") {
+        std::string names;
+        for (auto const& name : sm90_clusters()) names += (names.empty() ? "" : ", ") + name;
+        if (auto const known = sm90_clusters(); std::ranges::find(known, cluster) == known.end())
+            return "option cluster is '" + cluster + "'; known are " + names;
+        if (engine != "sm90" || problem.loss != loss_t::one_set_sigmoid_k || fp16_of(options) == true ||
+            problem.pairs_once)
+            return "option cluster is for one_set_sigmoid on the sm90 engine, without fp16 and without pairs=once";
+    }
     if (auto const meeting = options.option("meeting", "flags"); meeting != "flags" && meeting != "events")
         return "option meeting is '" + meeting + "'; known are flags and events";
     if (auto const reason = problem.pairs_once ? pairs_unsupported(problem) : ""; !reason.empty()) return reason;

@@ -5,9 +5,10 @@
 namespace scaling_contrasts::bench {
 namespace {
 
-sm90_tuning_t tuning_of(std::optional<bool> fp16) {
+sm90_tuning_t tuning_of(step_inputs_t const& in) {
     sm90_tuning_t tuning;
-    tuning.fp16 = fp16;
+    tuning.fp16 = in.fp16;
+    tuning.cluster = sm90::cluster_named(in.cluster);
     return tuning;
 }
 
@@ -20,7 +21,7 @@ class sm90_step_t final : public gpu::device_step_t {
           scale_(in.scale),
           bias_(in.bias),
           out_(in.out),
-          tuning_(tuning_of(in.fp16)),
+          tuning_(tuning_of(in)),
           scratch_(in.ledger,
                    static_cast<std::int64_t>(sm90_engine_t::scratch_bytes(gpu_problem(problem_, device_), tuning_))) {
         require(engine_.construct(gpu_problem(problem_, device_), scratch_.data(), tuning_));
@@ -62,6 +63,12 @@ class sm90_step_t final : public gpu::device_step_t {
 }  // namespace
 
 bool sm90_built() { return true; }
+
+std::vector<std::string> sm90_clusters() {
+    std::vector<std::string> names;
+    for (auto const& each : sm90::clusters_k) names.emplace_back(each.name);
+    return names;
+}
 
 std::string sm90_unsupported(problem_t const& problem) {
     if (problem.pairs_once && problem.world_size > 1 && problem.loss != loss_t::one_set_sigmoid_k)

@@ -15,6 +15,14 @@ corrected corrected=1
 one_launch one_launch=1
 small small_items=1
 small_one_launch small_items=1,one_launch=1
+pairs cluster=pairs
+gradient_pairs cluster=gradient_pairs
+score_pairs cluster=score_pairs
+squares cluster=squares
+gradient_squares cluster=gradient_squares
+pairs_ring6 cluster=pairs,wide=1,ring=6,lag=4,interleave=1
+plain_order wide=1,ring=5,lag=3,interleave=0
+gradient_pairs_plain_order cluster=gradient_pairs,wide=1,ring=5,lag=3,interleave=0
 END
 }
 
@@ -38,18 +46,18 @@ measure() {
     while read -r name tuning; do
         echo "== $name: $tuning" >>"$out/sm90_variants_checks.log"
         # one that fails must not hide the others, and is not timed
-        if timeout 15 "$1/sm90_checks" variant "$tuning" >>"$out/sm90_variants_checks.log" 2>&1; then
+        if timeout -k 5 15 "$1/sm90_checks" variant "$tuning" >>"$out/sm90_variants_checks.log" 2>&1; then
             passed="$passed $name:$tuning"
         else
             status=1
             echo "$name: failed"
         fi
     done <"$out/variants.txt"
-    timeout 70 python3 "$here/sm90_bench.py" "$1/engine.so" --rows 16384 1024 4096 32768 --config $passed \
+    timeout -k 5 70 python3 "$here/sm90_bench.py" "$1/engine.so" --rows 16384 1024 4096 32768 --config $passed \
         >"$out/sm90_variants_bench.log" 2>&1 || status=1
-    timeout 30 python3 "$here/sm90_bench.py" "$1/engine.so" --rows 1024 16384 --t 100 --rounds 2 --config $passed \
+    timeout -k 5 30 python3 "$here/sm90_bench.py" "$1/engine.so" --rows 1024 16384 --t 100 --rounds 2 --config $passed \
         >"$out/sm90_variants_bench_trained.log" 2>&1 || status=1
-    timeout 30 python3 "$here/sm90_bench.py" "$1/stages.so" --rows 16384 1024 --rounds 1 --config $passed \
+    timeout -k 5 30 python3 "$here/sm90_bench.py" "$1/stages.so" --rows 16384 1024 --rounds 1 --config $passed \
         >"$out/sm90_variants_stages.log" 2>&1 || status=1
     grep -h R= "$out/sm90_variants_bench.log" "$out/sm90_variants_bench_trained.log"
     return $status

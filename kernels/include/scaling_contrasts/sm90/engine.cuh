@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 
+#include "scaling_contrasts/sm90/cluster_launch.cuh"
 #include "scaling_contrasts/sm90/finish.cuh"
 #include "scaling_contrasts/sm90/host.cuh"
 #include "scaling_contrasts/sm90/pairs.cuh"
@@ -25,6 +26,7 @@ struct sm90_tuning_t {
     /// That, and a step is one kernel, where a GPU's rows are all there are and have no columns past the ladder.
     bool one_launch = false;
     bool small_items = false;  ///< corrected, too; score items of 64 x 64 cells
+    int cluster = 0;           ///< CTAs that share operands, one of sm90::clusters_k; the article's ladder in bf16
 };
 
 class sm90_engine_t {
@@ -44,10 +46,14 @@ class sm90_engine_t {
         if (auto s = plan(problem, tuning); !s) return s;
         lay_out(static_cast<uint8_t*>(scratch));
         if (auto s = sm90::open_device(sms_, encode_); !s) return s;
-        auto const prepare_launch = []<class kind_>(kind_) {
-            return check(cudaFuncSetAttribute(sm90::step_kernel<kind_>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                              shared_bytes<kind_>()),
-                         "cudaFuncSetAttribute");
+        grid_ = sms_ * sm90::ctas_k;
+        auto const prepare_launch = [this]<class kind_>(kind_) {
+            auto s = check(cudaFuncSetAttribute(sm90::step_kernel<kind_>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                shared_bytes<kind_>()),
+                           "cudaFuncSetAttribute");
+            if constexpr (kind_::cluster.ctas() > 1)
+                if (s) s = fit_clusters<kind_>();
+            return s;
         };
         if (auto s = for_kind(prepare_launch); !s) return s;
         if (tuning_.one_launch) {
@@ -208,7 +214,13 @@ class sm90_engine_t {
         if (tuning_.one_launch) return work(sm90::one_launch_t<corrected>{});
         if (tuning_.small_items) return work(sm90::small_items_t<corrected>{});
         if (tuning_.corrected) return work(corrected{});
-        return for_plain_kind(work);
+        return for_cluster(work);
+    }
+    template <int index_ = 1, class work_at>
+    gpu_status_t for_cluster(work_at const& work) const {
+        if constexpr (index_ == sm90::cluster_count_k) return for_plain_kind(work);
+        else if (tuning_.cluster == index_) return work(sm90::clustered_t<index_>{});
+        else return for_cluster<index_ + 1>(work);
     }
     /// The same of the kernel that scores pairs.
     template <class work_at>
@@ -226,8 +238,27 @@ class sm90_engine_t {
             if constexpr (kind_::one_launch) return whole_step(a);
             else return a;
         }();
-        sm90::step_kernel<kind_><<<sms_ * sm90::ctas_k, sm90::threads_k, shared_bytes<kind_>(), stream>>>(maps, args);
+        if constexpr (kind_::cluster.ctas() > 1) {
+            sm90::cluster_launch_t const launch(kind_::cluster.ctas(), grid_, sm90::threads_k, shared_bytes<kind_>(),
+                                                stream);
+            return check(cudaLaunchKernelEx(&launch.config, sm90::step_kernel<kind_>, maps, args), "step_kernel");
+        }
+        sm90::step_kernel<kind_><<<grid_, sm90::threads_k, shared_bytes<kind_>(), stream>>>(maps, args);
         return check(cudaGetLastError(), "step_kernel");
+    }
+    /// As many CTAs as are in clusters that run at a time.
+    template <class kind_>
+    gpu_status_t fit_clusters() {
+        constexpr int ctas = kind_::cluster.ctas();
+        sm90::cluster_launch_t const launch(ctas, grid_ / ctas * ctas, sm90::threads_k, shared_bytes<kind_>(), nullptr);
+        int clusters = 0;
+        if (auto s = check(cudaOccupancyMaxActiveClusters(&clusters, sm90::step_kernel<kind_>, &launch.config),
+                           "cudaOccupancyMaxActiveClusters");
+            !s)
+            return s;
+        if (clusters == 0) return {status_t::unsupported_k, "no cluster of this size fits on the device"};
+        grid_ = clusters * ctas;
+        return {};
     }
     /// What the kernel of a step in one launch is told.
     sm90::one_launch_params_t whole_step(sm90::params_t const& given) const {
@@ -291,14 +322,19 @@ class sm90_engine_t {
         }
         fast_ = article && uniform && !tuning.general;
         tuning_.corrected |= tuning.one_launch | tuning.small_items;
-        fp16_ = tuning.fp16.value_or(p.fp32_gradients && !tuning_.corrected && fits_fp16(p));
+        fp16_ = tuning.fp16.value_or(p.fp32_gradients && !tuning_.corrected && !tuning.cluster && fits_fp16(p));
         if (tuning_.corrected && (!fast_ || fp16_ || p.pairs_once))
             return refuse("corrected tiles are for the article's ladder, in bf16, with blocks scored for one GPU");
+        if (tuning.cluster < 0 || tuning.cluster >= sm90::cluster_count_k) return refuse("there is no such cluster");
+        if (tuning.cluster && (!fast_ || fp16_ || tuning_.corrected || p.pairs_once))
+            return refuse("clusters are for the article's ladder, in bf16, with blocks scored for one GPU");
         for (int band = 0; band < a_.prefixes; ++band) {
             int const begin = band ? int(p.prefixes[band - 1]) : 0, end = int(p.prefixes[band]);
-            for (int column = begin; column < end; column += sm90::piece_k)
-                a_.program[a_.programs++] = {int16_t(band), int16_t(column),
-                                             int16_t(std::min(sm90::piece_k, end - column))};
+            // those that are two broad take programs by twos
+            bool const halve = cluster().broad > 1 && end - begin == sm90::piece_k;
+            int const piece = halve ? sm90::piece_k / 2 : sm90::piece_k;
+            for (int column = begin; column < end; column += piece)
+                a_.program[a_.programs++] = {int16_t(band), int16_t(column), int16_t(std::min(piece, end - column))};
         }
         tuning_.one_launch = tuning.one_launch && p.candidate_rows == 0 && a_.columns == a_.dims;
         a_.rows_everywhere = double(p.total_live);
@@ -400,11 +436,15 @@ class sm90_engine_t {
 
     /// The boxes that rows are read in.
     gpu_status_t map(sm90::maps_t& out, __nv_bfloat16 const* x, int rows) const {
-        if (auto s = map(out.row, x, rows, 64, 1); !s) return s;
-        if (auto s = map(out.single, x, rows, 64, 1); !s) return s;
-        if (auto s = map(out.column, x, rows, 128, 1); !s) return s;
-        return map(out.pair, x, rows, 64, 2);
+        uint32_t const score_high = cluster().scores ? cluster().high : 1,
+                       score_broad = cluster().scores ? cluster().broad : 1,
+                       gradient_high = cluster().gradients ? cluster().high : 1;
+        if (auto s = map(out.row, x, rows, 64 / score_broad, 1); !s) return s;
+        if (auto s = map(out.single, x, rows, 64 / gradient_high, 1); !s) return s;
+        if (auto s = map(out.column, x, rows, 128 / score_high, 1); !s) return s;
+        return map(out.pair, x, rows, 64, 2 / gradient_high);
     }
+    sm90::cluster_t const& cluster() const { return sm90::clusters_k[tuning_.cluster]; }
     /// Boxes of `box_rows` rows x `box_chunks` chunks of 64 columns, chunk after chunk.
     gpu_status_t map(CUtensorMap& out, __nv_bfloat16 const* x, int rows, uint32_t box_rows, uint32_t box_chunks) const {
         if (rows == 0) return {};
@@ -446,7 +486,7 @@ class sm90_engine_t {
     sm90_tuning_t tuning_;
     sm90::params_t a_ = {};
     bool fast_ = false, fp16_ = false, scored_ = false, flags_clean_ = false;
-    int sms_ = 0;
+    int sms_ = 0, grid_ = 0;
     float *row_records_ = nullptr, *column_records_ = nullptr, *row_scale_ = nullptr;
     __nv_bfloat16 *row_y_ = nullptr, *column_y_ = nullptr;  // fp16 in fact
     int32_t const* labels_ = nullptr;

@@ -96,13 +96,13 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     };
     auto multiply = [&](int p) {
         int const slabs = kind_::fast ? (p == 0 ? 1 : 1 << (p - 1)) : a.slabs[p];
-        auto release = [&](uint32_t stage) { c.release(shared::at_empty + stage * 8); };
+        auto release = [&](uint32_t stage) { c.template release<kind_::cluster.scores>(shared::at_empty + stage * 8); };
 #pragma unroll 1
         for (int s = 0; s < slabs; ++s) {
             uint32_t const at = c.base + c.score.at() * shared::score_stage_bytes_k;
             uint64_t const da = ptx::operand(at), db = ptx::operand(at + rows_bytes_k);
             bool unread = s > 0;
-            await_stage(c, c.score, 0, unread);
+            await_stage<kind_::cluster.scores>(c, c.score, 0, unread);
             ptx::wgmma_fence();
 #pragma unroll
             for (int k = 0; k < slab_k / 16; ++k) {
