@@ -66,7 +66,8 @@ bool sm90_built() { return true; }
 
 std::vector<std::string> sm90_clusters() {
     std::vector<std::string> names;
-    for (auto const& each : sm90::clusters_k) names.emplace_back(each.name);
+    for (auto const& each : sm90::clusters_k)
+        if (sm90::variants_k || each.high * each.broad == 1) names.emplace_back(each.name);
     return names;
 }
 

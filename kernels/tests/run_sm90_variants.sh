@@ -29,7 +29,7 @@ END
 build() {
     mkdir -p "$1"
     flags="-O3 -std=c++20 -Xcompiler -Wall,-Wextra,-Werror -gencode=arch=compute_90a,code=sm_90a -cudart static"
-    flags="$flags -I$here/../include"
+    flags="$flags -I$here/../include -DSCALING_CONTRASTS_SM90_VARIANTS"
     shared="-Xcompiler -fPIC -shared"
     nvcc $flags -o "$1/sm90_checks" "$here/sm90_checks.cu" || return 1
     nvcc $flags $shared -o "$1/engine.so" "$here/sm90_library.cu" || return 1

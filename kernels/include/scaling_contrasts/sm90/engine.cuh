@@ -208,13 +208,16 @@ class sm90_engine_t {
     /// Calls `work` with the kind of step kernel that solves the problem.
     template <class work_at>
     gpu_status_t for_kind(work_at const& work) const {
-        using corrected = sm90::corrected_t<sm90::article_t<false>>;
-        if (tuning_.one_launch && tuning_.small_items)
-            return work(sm90::one_launch_t<sm90::small_items_t<corrected>>{});
-        if (tuning_.one_launch) return work(sm90::one_launch_t<corrected>{});
-        if (tuning_.small_items) return work(sm90::small_items_t<corrected>{});
-        if (tuning_.corrected) return work(corrected{});
-        return for_cluster(work);
+        if constexpr (sm90::variants_k) {
+            using corrected = sm90::corrected_t<sm90::article_t<false>>;
+            if (tuning_.one_launch && tuning_.small_items)
+                return work(sm90::one_launch_t<sm90::small_items_t<corrected>>{});
+            if (tuning_.one_launch) return work(sm90::one_launch_t<corrected>{});
+            if (tuning_.small_items) return work(sm90::small_items_t<corrected>{});
+            if (tuning_.corrected) return work(corrected{});
+            return for_cluster(work);
+        }
+        return for_plain_kind(work);
     }
     template <int index_ = 1, class work_at>
     gpu_status_t for_cluster(work_at const& work) const {
@@ -322,6 +325,8 @@ class sm90_engine_t {
         }
         fast_ = article && uniform && !tuning.general;
         tuning_.corrected |= tuning.one_launch | tuning.small_items;
+        if (!sm90::variants_k && (tuning_.corrected || tuning.cluster))
+            return refuse("this build lacks variants; SCALING_CONTRASTS_SM90_VARIANTS adds them");
         fp16_ = tuning.fp16.value_or(p.fp32_gradients && !tuning_.corrected && !tuning.cluster && fits_fp16(p));
         if (tuning_.corrected && (!fast_ || fp16_ || p.pairs_once))
             return refuse("corrected tiles are for the article's ladder, in bf16, with blocks scored for one GPU");

@@ -29,6 +29,14 @@ constexpr cluster_t clusters_k[] = {
 };
 constexpr int cluster_count_k = sizeof(clusters_k) / sizeof(clusters_k[0]);
 
+/// Kernels that no measurement has shown to pay yet (clusters, corrected_t and what builds on it) are compiled for their
+/// tests and timings alone: they would double what users compile.
+#ifdef SCALING_CONTRASTS_SM90_VARIANTS
+constexpr bool variants_k = true;
+#else
+constexpr bool variants_k = false;
+#endif
+
 /// Any ladder: weights wait in memory, band by band.
 template <bool fp16_>
 struct general_t {
