@@ -265,7 +265,8 @@ class sm90_engine_t {
     }
     /// What the kernel of a step in one launch is told.
     sm90::one_launch_params_t whole_step(sm90::params_t const& given) const {
-        sm90::one_launch_params_t a = {given};
+        sm90::one_launch_params_t a = {};
+        static_cast<sm90::params_t&>(a) = given;
         a.own = true;
         a.column = a.row;
         a.column_x = a.x;
