@@ -398,8 +398,7 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
     for (auto const& [name, value] : options.options)
         if (std::ranges::find(option_names_k, name) == std::end(option_names_k))
             return "unknown option " + name +
-                   "; known are graph, superblock, fp16, cluster, virtual_devices, meeting, deadline_ms and "
-                   "several_boxes, "
+                   "; known are graph, superblock, fp16, virtual_devices, meeting, deadline_ms and several_boxes, "
                    "and of "
                    "streaming from the "
                    "host's memory offload, device_memory_mib, block_rows and row_blocks";
@@ -417,7 +416,8 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
         std::string names;
         for (auto const& name : sm90_clusters()) names += (names.empty() ? "" : ", ") + name;
         if (auto const known = sm90_clusters(); std::ranges::find(known, cluster) == known.end())
-            return "option cluster is '" + cluster + "'; known are " + names;
+            return "option cluster is '" + cluster + "'; this build knows " + names +
+                   " (others need SCALING_CONTRASTS_SM90_VARIANTS)";
         if (engine != "sm90" || problem.loss != loss_t::one_set_sigmoid_k || fp16_of(options) == true ||
             problem.pairs_once)
             return "option cluster is for one_set_sigmoid on the sm90 engine, without fp16 and without pairs=once";
