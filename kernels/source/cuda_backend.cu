@@ -18,7 +18,7 @@ namespace {
 
 constexpr char const* option_names_k[] = {
     "graph",      "superblock", "virtual_devices", "meeting", "deadline_ms", "offload", "device_memory_mib",
-    "block_rows", "row_blocks", "several_boxes",   "fp16",    "cluster"};
+    "block_rows", "row_blocks", "several_boxes",   "fp16"};
 
 bool flag(run_options_t const& options, char const* name, bool otherwise) {
     return options.option(name, otherwise ? "true" : "false") == "true";
@@ -167,8 +167,7 @@ class cuda_backend_t final : public backend_t {
                                       out_.back().data(),
                                       ledger,
                                       side_limit,
-                                      fp16_of(options_),
-                                      options_.option("cluster", "none")};
+                                      fp16_of(options_)};
             devices[index].step = engine == "sm90"    ? make_sm90_step(in)
                                   : engine == "sm100" ? make_sm100_step(in)
                                                       : make_tiles_step<sm80::engine_t>(in);
@@ -212,14 +211,19 @@ class cuda_backend_t final : public backend_t {
         gpu::candidates_t own;
         for (std::size_t set = 0; set < slots_.size(); ++set) own.embeddings[set] = slots_[set].embeddings.data();
         own.labels = slots_[0].labels.data();
-        std::vector<std::pair<char const*, std::function<void()>>> work = {{"norms", [&] { first_->begin(stream); }}};
+        std::vector<std::pair<char const*, std::function<void()>>> work;
+        auto const all = [&] { first_->begin(stream), first_->score(own, stream), first_->finish(stream); };
+        if (first_->one_launch()) work.emplace_back("the one kernel", all);
+        else work.emplace_back("norms", [&] { first_->begin(stream); });
         if (first_->gathers()) {
             for (int set = 0; set < 2; ++set) own.log_sums[set] = first_->log_sums(set);
             work.emplace_back("sums of the softmaxes",
                               [&] { first_->gather(own, stream), first_->close_gather(stream); });
         }
-        work.emplace_back("scores and gradients", [&] { first_->score(own, stream); });
-        work.emplace_back("rounding and scalars", [&] { first_->finish(stream); });
+        if (!first_->one_launch()) {
+            work.emplace_back("scores and gradients", [&] { first_->score(own, stream); });
+            work.emplace_back("rounding and scalars", [&] { first_->finish(stream); });
+        }
         std::vector<stage_seconds_t> seconds;
         for (auto const& [name, queue] : work) seconds.emplace_back(name, 0.0);
         std::vector<cudaEvent_t> events(work.size() + 1);
@@ -412,16 +416,6 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
         return "option fp16 is '" + fp16 + "'; known are auto, true and false";
     if (fp16_of(options) == true && (engine != "sm90" || problem.loss != loss_t::one_set_sigmoid_k))
         return "option fp16 is for one_set_sigmoid on the sm90 engine";
-    if (auto const cluster = options.option("cluster", "none"); cluster != "none") {
-        std::string names;
-        for (auto const& name : sm90_clusters()) names += (names.empty() ? "" : ", ") + name;
-        if (auto const known = sm90_clusters(); std::ranges::find(known, cluster) == known.end())
-            return "option cluster is '" + cluster + "'; this build knows " + names +
-                   " (others need SCALING_CONTRASTS_SM90_VARIANTS)";
-        if (engine != "sm90" || problem.loss != loss_t::one_set_sigmoid_k || fp16_of(options) == true ||
-            problem.pairs_once)
-            return "option cluster is for one_set_sigmoid on the sm90 engine, without fp16 and without pairs=once";
-    }
     if (auto const meeting = options.option("meeting", "flags"); meeting != "flags" && meeting != "events")
         return "option meeting is '" + meeting + "'; known are flags and events";
     if (auto const reason = problem.pairs_once ? pairs_unsupported(problem) : ""; !reason.empty()) return reason;

@@ -8,7 +8,7 @@ namespace {
 sm90_tuning_t tuning_of(step_inputs_t const& in) {
     sm90_tuning_t tuning;
     tuning.fp16 = in.fp16;
-    tuning.cluster = sm90::cluster_named(in.cluster);
+    tuning.small_items = in.small_items;
     return tuning;
 }
 
@@ -36,6 +36,7 @@ class sm90_step_t final : public gpu::device_step_t {
     }
     void finish(cudaStream_t stream) override { require(engine_.finish(set_.gradient, nullptr, stream, out_)); }
     std::int64_t launches() const override { return 4; }
+    bool one_launch() const override { return engine_.one_launch(); }
     bool takes_groups() const override { return !problem_.pairs_once; }
     std::string note() const override { return engine_.fp16() ? "rows and weights as fp16" : ""; }
 
@@ -63,13 +64,6 @@ class sm90_step_t final : public gpu::device_step_t {
 }  // namespace
 
 bool sm90_built() { return true; }
-
-std::vector<std::string> sm90_clusters() {
-    std::vector<std::string> names;
-    for (auto const& each : sm90::clusters_k)
-        if (sm90::variants_k || each.high * each.broad == 1) names.emplace_back(each.name);
-    return names;
-}
 
 std::string sm90_unsupported(problem_t const& problem) {
     if (problem.pairs_once && problem.world_size > 1 && problem.loss != loss_t::one_set_sigmoid_k)

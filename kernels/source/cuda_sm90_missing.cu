@@ -4,7 +4,6 @@
 namespace scaling_contrasts::bench {
 
 bool sm90_built() { return false; }
-std::vector<std::string> sm90_clusters() { return {"none"}; }
 std::string sm90_unsupported(problem_t const&) { return "this binary was built without the sm90 engine"; }
 std::unique_ptr<gpu::device_step_t> make_sm90_step(step_inputs_t const&) { return nullptr; }
 

@@ -19,15 +19,13 @@ struct step_inputs_t {
     double* out;            ///< [3]: the device's part of loss, dL/dt, dL/db
     gpu::ledger_t& ledger;  ///< of the device
     int side_limit;  ///< of superblocks, where the engine has a choice (sm80; sm90's one_set_info_nce); 0: its own
-    std::optional<bool> fp16 = {};  ///< sm90's one_set_sigmoid: rows and weights as fp16; empty: its own choice
-    std::string cluster = "none";   ///< the same: one of sm90_clusters()
+    std::optional<bool> fp16 = {};         ///< sm90's one_set_sigmoid: rows and weights as fp16; empty: its own choice
+    std::optional<bool> small_items = {};  ///< the same engine's kernels for few rows (tests); empty: its own choice
 };
 
 /// The sm90 and sm100 engines have sources of their own, for their instructions exist on few architectures. Where those
 /// are not built, cuda_sm90_missing.cu and cuda_sm100_missing.cu stand in.
 bool sm90_built();
-/// Names of the clusters of CTAs that one_set_sigmoid runs in, `none` among them.
-std::vector<std::string> sm90_clusters();
 /// Why it cannot run a problem, as one clause; empty: it can, on a GPU of compute capability 9.0.
 std::string sm90_unsupported(problem_t const& problem);
 std::unique_ptr<gpu::device_step_t> make_sm90_step(step_inputs_t const& in);

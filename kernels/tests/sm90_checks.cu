@@ -302,14 +302,18 @@ void run(case_t const& c) {
     double const limit = !c.fp32 ? 3e-3 : engine.fp16() ? 5e-4 : 2e-3;
     bool const ok = same && guards && worst <= limit && el <= 1e-5 && forward <= 1e-5 && et <= 1e-4 && eb <= 1e-4;
     ok ? ++passed : ++failed;
-    std::printf("%s R=%lld live=%lld foreign=%lld D=%d P=%zu %s t=%g b=%g%s%s%s%s%s ring=%d wide=%d lag=%d fp16=%d "
+    std::printf("%s R=%lld live=%lld foreign=%lld D=%d P=%zu %s t=%g b=%g%s%s%s%s%s ring=%d wide=%d lag=%d %s "
                 "| dX%s | "
                 "loss %.1e, forward alone %.1e, dt %.1e db %.1e | repeats %s, guards %s\n",
                 ok ? "ok   " : "WRONG", (long long)c.rows, (long long)c.live, (long long)c.foreign, c.dims,
                 c.ladder.size(), name_of(c.labels), c.t, c.b, c.fp32 ? " fp32" : "", c.self_pairs ? " self" : "",
                 c.zero_rows ? " zeros" : "", c.ramp ? " ramp" : "", c.tuning.general ? " general" : "", c.tuning.ring,
-                c.tuning.wide, c.tuning.lag, engine.fp16(), bands, el, forward, et, eb, same ? "yes" : "NO",
-                guards ? "hold" : "BROKEN");
+                c.tuning.wide, c.tuning.lag,
+                engine.fp16()          ? "fp16"
+                : engine.one_launch()  ? "one launch"
+                : engine.small_items() ? "small items"
+                                       : "bf16",
+                bands, el, forward, et, eb, same ? "yes" : "NO", guards ? "hold" : "BROKEN");
     std::fflush(stdout);
 }
 
@@ -398,6 +402,9 @@ int main(int argc, char** argv) {
         cases.push_back({300, 250, 200, 1024, article, labels_t::pairs, 10, -10, false});
         cases.push_back({130, 130, 0, 256, {64, 192}, labels_t::mixed, 5, -1, true});
         cases.push_back({1100, 1100, 0, 1024, article, labels_t::pairs, 10, -10, false});
+        case_t c = cases[0];
+        c.tuning.small_items = false;
+        cases.push_back(c);
     }
     if (mode == "race") {  // the least that has tiles on and off the diagonal, and several superblocks, for racecheck
         cases.clear();
@@ -405,6 +412,11 @@ int main(int argc, char** argv) {
         cases.push_back({130, 130, 0, 1024, article, labels_t::pairs, 10, -10, false});
         cases.push_back({130, 130, 0, 256, {64, 192}, labels_t::mixed, 5, -1, true});
         cases.push_back({1100, 1100, 0, 64, {64}, labels_t::pairs, 10, -10, false});
+        case_t c = cases[0];
+        c.tuning.small_items = false;
+        cases.push_back(c);
+        c.tuning.small_items = true, c.tuning.one_launch = false;
+        cases.push_back(c);
     }
     if (mode == "large") {
         cases.clear();

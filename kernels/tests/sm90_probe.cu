@@ -12,10 +12,10 @@
 #include <cuda_runtime.h>
 
 #include "scaling_contrasts/ptx/barrier.cuh"
-#include "scaling_contrasts/ptx/cluster.cuh"
 #include "scaling_contrasts/ptx/copy.cuh"
 #include "scaling_contrasts/ptx/math.cuh"
 #include "scaling_contrasts/ptx/wgmma.cuh"
+#include "sm90_probe_cluster.cuh"
 
 using namespace scaling_contrasts;
 

@@ -26,10 +26,8 @@ inline std::optional<sm90_tuning_t> tuning_of(std::string const& text) {
         else if (key == "interleave") tuning.interleave = number != 0;
         else if (key == "general") tuning.general = number != 0;
         else if (key == "fp16") tuning.fp16 = number != 0;
-        else if (key == "corrected") tuning.corrected = number != 0;
         else if (key == "one_launch") tuning.one_launch = number != 0;
         else if (key == "small_items") tuning.small_items = number != 0;
-        else if (key == "cluster" && sm90::cluster_named(value) >= 0) tuning.cluster = sm90::cluster_named(value);
         else {
             std::fprintf(stderr, "no tuning: '%s' in '%s'\n", part.c_str(), text.c_str());
             return {};

@@ -47,81 +47,39 @@ void check_alignment(frame_t& f, tensor_map_t const& map, std::uint32_t address)
         fail(std::string(f.name()) + ": the place in shared memory is no multiple of " + std::to_string(least));
 }
 
-/// The blocks of the cluster that operand `i` names, a bit a rank.
-std::uint32_t multicast_mask(frame_t& f, std::size_t i) {
-    std::uint32_t const mask = f.u32(i) & 0xffff;
-    if (!mask || mask >> self().block->cluster->blocks.size())
-        fail(std::string(f.name()) + ": blocks that are not in the cluster");
-    return mask;
-}
-/// Calls `copy(place, barrier)` for the addresses given, or, where there is a mask, for the same of each of its blocks.
-template <class copy_t>
-void for_blocks(std::uint32_t mask, std::uint32_t place, std::uint32_t barrier, copy_t const& copy) {
-    if (!mask) copy(place, barrier);
-    for (int rank = 0; mask >> rank; ++rank)
-        if (mask >> rank & 1) copy(cluster_address(place, rank), cluster_address(barrier, rank));
-    perhaps_yield();
-}
-
 template <int rank>
-void load_box(frame_t& f, std::uint32_t mask) {
+void tensor_load(frame_t& f) {
     std::uint32_t const to = f.u32(0);
     tensor_map_t const map = map_of(f, 1, rank);
     std::int64_t at[5] = {};
     for (int d = 0; d < rank; ++d) at[d] = static_cast<std::int32_t>(f.u32(2 + static_cast<std::size_t>(d)));
     check_alignment(f, map, to & 0xffffff);
     std::uint32_t const bytes = box_bytes(map);
-    for_blocks(mask, to, f.u32(2 + rank), [&](std::uint32_t place, std::uint32_t barrier_address) {
-        std::uint8_t* const shared = shared_at(place, bytes, 128);
-        mbarrier_t& barrier = mbarrier_at(barrier_address);
-        if (poisons()) std::memset(shared, 0xff, bytes);
-        start(nullptr, [=, &barrier] {
-            walk_box(map, at, [&](std::uint32_t offset, std::uint8_t const* from) {
-                std::uint32_t const base = to & 0xffffff, swizzled_to = swizzled(base + offset, map.swizzle) - base;
-                if (from) std::memcpy(shared + swizzled_to, from, static_cast<std::size_t>(map.bytes));
-                else std::memset(shared + swizzled_to, map.nan_outside ? 0xff : 0, static_cast<std::size_t>(map.bytes));
-            });
-            complete(barrier, bytes);
+    std::uint8_t* const shared = shared_at(to, bytes, 128);
+    mbarrier_t& barrier = mbarrier_at(f.u32(2 + rank));
+    if (poisons()) std::memset(shared, 0xff, bytes);
+    start(nullptr, [=, &barrier] {
+        walk_box(map, at, [&](std::uint32_t offset, std::uint8_t const* from) {
+            std::uint32_t const base = to & 0xffffff, place = swizzled(base + offset, map.swizzle) - base;
+            if (from) std::memcpy(shared + place, from, static_cast<std::size_t>(map.bytes));
+            else std::memset(shared + place, map.nan_outside ? 0xff : 0, static_cast<std::size_t>(map.bytes));
         });
+        complete(barrier, bytes);
     });
-}
-template <int rank>
-void tensor_load(frame_t& f) {
-    load_box<rank>(f, 0);
-}
-template <int rank>
-void tensor_multicast(frame_t& f) {
-    load_box<rank>(f, multicast_mask(f, 3 + rank));
+    perhaps_yield();
 }
 
-void load_bytes(frame_t& f, std::uint32_t mask) {
+void bulk_load(frame_t& f) {
     std::uint32_t const bytes = f.u32(2);
     auto const* const from = f.pointer<std::uint8_t const>(1);
     if (bytes % 16 || bytes == 0 || reinterpret_cast<std::uintptr_t>(from) % 16)
         fail("a bulk copy that is no multiple of 16 bytes");
-    for_blocks(mask, f.u32(0), f.u32(3), [&](std::uint32_t place, std::uint32_t barrier_address) {
-        std::uint8_t* const to = shared_at(place, bytes, 16);
-        mbarrier_t& barrier = mbarrier_at(barrier_address);
-        if (poisons()) std::memset(to, 0xff, bytes);
-        start(nullptr, [=, &barrier] {
-            std::memcpy(to, from, bytes);
-            complete(barrier, bytes);
-        });
-    });
-}
-void bulk_load(frame_t& f) { load_bytes(f, 0); }
-void bulk_multicast(frame_t& f) { load_bytes(f, multicast_mask(f, 4)); }
-
-/// A word to a block's shared memory, counted by a barrier of that block.
-void store_async(frame_t& f) {
-    std::uint32_t const address = f.u32(0), value = f.u32(1), barrier_address = f.u32(2);
-    if (address >> 24 != barrier_address >> 24) fail("st.async to one block, counted by another");
-    std::uint8_t* const to = shared_at(address, 4, 4);
-    mbarrier_t& barrier = mbarrier_at(barrier_address);
-    if (poisons()) std::memset(to, 0xff, 4);
+    std::uint8_t* const to = shared_at(f.u32(0), bytes, 16);
+    mbarrier_t& barrier = mbarrier_at(f.u32(3));
+    if (poisons()) std::memset(to, 0xff, bytes);
     start(nullptr, [=, &barrier] {
-        std::memcpy(to, &value, 4);
-        complete(barrier, 4);
+        std::memcpy(to, from, bytes);
+        complete(barrier, bytes);
     });
     perhaps_yield();
 }
@@ -224,11 +182,6 @@ void add_copies(table_t& table) {
         table["cp.async.bulk.tensor.3d" + by + "tile.mbarrier::complete_tx::bytes"] = tensor_load<3>;
         table["cp.async.bulk" + by + "mbarrier::complete_tx::bytes"] = bulk_load;
     }
-    std::string const everywhere = ".shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster";
-    table["cp.async.bulk.tensor.2d" + everywhere] = tensor_multicast<2>;
-    table["cp.async.bulk.tensor.3d" + everywhere] = tensor_multicast<3>;
-    table["cp.async.bulk" + everywhere] = bulk_multicast;
-    table["st.async.shared::cluster.mbarrier::complete_tx::bytes.u32"] = store_async;
     table["cp.async.bulk.global.shared::cta.bulk_group"] = bulk_store;
     table["cp.async.bulk.tensor.2d.global.shared::cta.bulk_group"] = tensor_store<2>;
     table["cp.async.bulk.tensor.3d.global.shared::cta.bulk_group"] = tensor_store<3>;

@@ -42,9 +42,7 @@ block_t& block_at(std::uint32_t& address) {
     if (rank == 0) return own;
     address &= 0xffffff;
     if (rank > own.cluster->blocks.size()) fail("a shared address of no block of the cluster");
-    block_t& block = *own.cluster->blocks[rank - 1];
-    if (block.finished == static_cast<int>(block.threads.size())) fail("a shared address of a block that has ended");
-    return block;
+    return *own.cluster->blocks[rank - 1];
 }
 
 std::uint32_t cluster_address(std::uint32_t address, int rank) {

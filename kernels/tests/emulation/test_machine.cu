@@ -6,7 +6,6 @@
 
 #include "operand.hpp"
 #include "scaling_contrasts/ptx/barrier.cuh"
-#include "scaling_contrasts/ptx/cluster.cuh"
 #include "scaling_contrasts/ptx/copy.cuh"
 #include "scaling_contrasts/ptx/tcgen05.cuh"
 #include "scaling_contrasts/ptx/wgmma.cuh"
@@ -141,54 +140,6 @@ void boxes_are_swizzled_and_zero_outside() {
         }
 }
 
-/// Block 0 copies 64 bytes to both blocks of a cluster, and sends a word to block 1.
-__global__ void shares(std::uint32_t const* from, std::uint32_t* out) {
-    extern __shared__ std::uint8_t raw[];
-    std::uint32_t const base = (ptx::smem(raw) + 127) & ~127u, barrier = base + 128, rank = ptx::cluster_rank();
-    if (threadIdx.x == 0) {
-        ptx::mbar_init(barrier, 1);
-        ptx::mbar_expect(barrier, rank ? 68 : 64);
-    }
-    ptx::cluster_sync();
-    if (rank == 0 && threadIdx.x == 0) {
-        ptx::bulk_load_multicast(base, from, 64, barrier, 0b11);
-        ptx::store_remote(ptx::remote(base + 64, 1), 7, ptx::remote(barrier, 1));
-    }
-    ptx::mbar_wait(barrier, 0);
-    if (threadIdx.x < 16 + rank) out[rank * 17 + threadIdx.x] = std::uint32_t(ptx::load_int(base + threadIdx.x * 4));
-}
-/// Block 1 arrives at a barrier of block 0, which has left.
-__global__ void arrives_late(std::uint32_t* left) {
-    extern __shared__ std::uint64_t barrier[];
-    ptx::mbar_init(ptx::smem(barrier), 1);
-    ptx::cluster_sync();
-    if (ptx::cluster_rank() == 0) return ptx::store_release(left, 1);
-    ptx::wait_count(left, 1);
-    ptx::mbar_arrive_remote(ptx::remote(ptx::smem(barrier), 0));
-}
-
-void blocks_of_a_cluster_share() {
-    cudaLaunchAttribute attribute;
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = dim3(2);
-    cudaLaunchConfig_t config = {dim3(2), dim3(32), 512, {}, &attribute, 1};
-    alignas(16) std::uint32_t numbers[16];
-    std::iota(numbers, numbers + 16, 100);
-    for (auto timing : timings_k) {
-        emulation::options().timing = timing;
-        std::vector<std::uint32_t> got(34);
-        config.blockDim = dim3(32);
-        cudaLaunchKernelEx(&config, shares, numbers, got.data());
-        expect(std::equal(numbers, numbers + 16, got.begin()) && std::equal(numbers, numbers + 16, got.begin() + 17),
-               "both blocks have what one has copied");
-        expect(got[33] == 7, "a word that was sent");
-        config.blockDim = dim3(1);
-        std::uint32_t left = 0;
-        expect_failure("a late arrival", [&] { cudaLaunchKernelEx(&config, arrives_late, &left); },
-                       {"a block that has ended"});
-    }
-}
-
 __global__ void never_arrives() {
     extern __shared__ std::uint64_t barrier[];
     if (threadIdx.x == 0) ptx::mbar_init(ptx::smem(barrier), 2);
@@ -296,7 +247,6 @@ void mistakes_are_named() {
 int main() {
     operands_lie_as_measured();
     boxes_are_swizzled_and_zero_outside();
-    blocks_of_a_cluster_share();
     mistakes_are_named();
     return testing::report();
 }

@@ -1,4 +1,4 @@
-// The sm90 engine's options for few rows, run by the emulator.
+// The sm90 engine's kernels for few rows, in three launches and in one, run by the emulator.
 #include "cuda_sm90.cuh"
 #include "engines.hpp"
 #include "scaling_contrasts/sm90/engine.cuh"
@@ -32,6 +32,7 @@ class tuned_step_t final : public gpu::device_step_t {
         bench::require(engine_.finish(in_.sets[0].gradient, nullptr, stream, in_.out));
     }
     std::int64_t launches() const override { return 4; }
+    bool one_launch() const override { return engine_.one_launch(); }
     bool takes_groups() const override { return true; }
 
     void spoil_scratch() {
@@ -108,6 +109,75 @@ void all(variant_t const& variant) {
     check(problem, variant);
     for (std::int64_t rows : {1, 2, 65, 129})
         check(make_problem(loss_t::one_set_sigmoid_k, rows, {rows}, article_k, 1024), variant);
+    check(make_problem(loss_t::one_set_sigmoid_k, 300, {100}, article_k, 1024), variant);  // row blocks of no live rows
+}
+
+/// Blocks of other devices, also for a device with no live rows: three launches, whatever is asked for.
+void foreign(variant_t const& variant) {
+    auto problem = make_problem(loss_t::one_set_sigmoid_k, 140, {130, 135}, article_k, 1024);
+    problem.labels = label_layout_t::mixed_k, problem.scale = 5, problem.bias = -1;
+    check(problem, variant);
+    problem = make_problem(loss_t::one_set_sigmoid_k, 70, {0, 70}, article_k, 1024);
+    check(problem, variant);
+}
+
+/// Nobody is alive: zeros.
+void nobody(variant_t const& variant) {
+    auto const problem = make_problem(loss_t::one_set_sigmoid_k, 70, {0}, article_k, 1024);
+    auto const data = fixture::make_data(problem);
+    emulated::device_t device(problem, data, 0, variant.make(), 0);
+    for (int step = 0; step < 2; ++step) {
+        device.step->begin({}), device.step->score(device.block(0), {}), device.step->finish({});
+        auto const zero = [](auto const* bytes, std::size_t count) {
+            return std::all_of(bytes, bytes + count, [](auto one) { return one == decltype(one){}; });
+        };
+        testing::expect(zero(device.gradients[0].data(), 70 * 1024 * 2) && zero(device.out.data(), 3),
+                        std::string(variant.name) + ": no live rows, gradients and scalars of zero");
+    }
+}
+
+/// Which kernels a problem takes, and that others are refused.
+void choices() {
+    struct choice_t {
+        std::int64_t rows;
+        int devices, dims;
+        std::vector<int> prefixes;
+        bool fp32, once;
+        sm90_tuning_t tuning;
+        int small_items, one_launch;  // -1: refused
+    };
+    sm90_tuning_t const none;
+    sm90_tuning_t bf16, small, apart, large;
+    bf16.fp16 = false, small.small_items = true, large.small_items = false;
+    apart.small_items = true, apart.one_launch = false;
+    std::vector<int> const other = {64, 128, 256, 512};
+    choice_t const all[] = {
+        {1, 1, 1024, article_k, false, false, none, 1, 1},     {3072, 1, 1024, article_k, false, false, none, 1, 1},
+        {3073, 1, 1024, article_k, false, false, none, 1, 0},  {5120, 1, 1024, article_k, false, false, none, 1, 0},
+        {5121, 1, 1024, article_k, false, false, none, 0, 0},  {300, 2, 1024, article_k, false, false, none, 1, 0},
+        {5120, 2, 1024, article_k, false, false, none, 1, 0},  {5121, 2, 1024, article_k, false, false, none, 0, 0},
+        {300, 1, 1024, article_k, true, false, none, 0, 0},    {300, 1, 1024, article_k, true, false, bf16, 1, 1},
+        {300, 2, 1024, article_k, false, true, none, 0, 0},    {300, 1, 1088, article_k, false, false, none, 1, 0},
+        {300, 1, 512, other, false, false, none, 0, 0},        {300, 1, 1024, article_k, false, false, apart, 1, 0},
+        {300, 1, 1024, article_k, false, false, large, 0, 0},  {5121, 1, 1024, article_k, false, false, small, 1, 0},
+        {300, 1, 1024, article_k, true, false, small, -1, -1}, {300, 2, 1024, article_k, false, true, small, -1, -1},
+        {300, 1, 512, other, false, false, small, -1, -1},
+    };
+    for (auto const& c : all) {
+        auto problem = make_problem(loss_t::one_set_sigmoid_k, c.rows,
+                                    std::vector<std::int64_t>(std::size_t(c.devices), c.rows), c.prefixes, c.dims);
+        if (c.fp32) problem.gradient_type = gradient_type_t::float32_k;
+        problem.pairs_once = c.once;
+        auto const given = bench::gpu_problem(problem, 0);
+        gpu::ledger_t ledger;
+        gpu::buffer_t<std::byte> scratch(ledger, std::int64_t(sm90_engine_t::scratch_bytes(given, c.tuning)));
+        sm90_engine_t engine;
+        auto const status = engine.construct(given, scratch.data(), c.tuning);
+        testing::expect(status
+                            ? engine.small_items() == (c.small_items == 1) && engine.one_launch() == (c.one_launch == 1)
+                            : c.small_items < 0,
+                        fixture::describe(problem, "kernels by size"));
+    }
 }
 
 /// Several superblocks: the last share of a tile finds earlier ones in memory.
@@ -127,22 +197,21 @@ void bits(variant_t const& variant) {
 
 }  // namespace
 
-/// NAME: that variant alone, with all cases; else only some have them all.
+/// NAME: that variant alone.
 int main(int count, char** arguments) {
     emulation::options().major = 9;
     emulation::options().multiprocessors = 3;
-    sm90_tuning_t corrected, one_launch, small, both;
-    corrected.corrected = true;
-    one_launch.one_launch = true;
-    small.small_items = true;
-    both.small_items = both.one_launch = true;
-    variant_t const variants[] = {variant_t{"corrected", corrected}, variant_t{"one_launch", one_launch},
-                                  variant_t{"small", small}, variant_t{"small_one_launch", both}};
-    for (auto const& variant : variants)
+    choices();
+    sm90_tuning_t three, one;
+    three.fp16 = one.fp16 = false;
+    three.small_items = one.small_items = true;
+    three.one_launch = false, one.one_launch = true;
+    for (auto const& variant : {variant_t{"small items", three}, variant_t{"one launch", one}})
         if (count < 2 || variant.name == std::string(arguments[1])) {
             bits(variant);
-            if (&variant == &variants[3] || count > 1) all(variant);
-            if (&variant == &variants[1] || count > 1) several(variant);
+            nobody(variant);
+            if (variant.tuning.one_launch == true || count > 1) all(variant), several(variant);
+            else foreign(variant);
         }
     return testing::report();
 }

@@ -75,6 +75,9 @@ class device_step_t {
     /// What a record should say of how it computes; empty: nothing.
     virtual std::string note() const { return ""; }
 
+    /// Whether all of a step is one kernel, which finish() launches.
+    virtual bool one_launch() const { return false; }
+
     /// Kernels in a score of one block, about: more than graph_limit_k in a step do not go into a graph.
     virtual std::int64_t launches() const = 0;
     static constexpr std::int64_t graph_limit_k = 20000;

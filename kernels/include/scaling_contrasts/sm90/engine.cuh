@@ -5,7 +5,6 @@
 #include <cmath>
 #include <optional>
 
-#include "scaling_contrasts/sm90/cluster_launch.cuh"
 #include "scaling_contrasts/sm90/finish.cuh"
 #include "scaling_contrasts/sm90/host.cuh"
 #include "scaling_contrasts/sm90/pairs.cuh"
@@ -22,11 +21,11 @@ struct sm90_tuning_t {
     bool interleave = false;        ///< score and gradient items alternate
     bool general = false;           ///< take the general path for the article's ladder, too (tests)
     std::optional<bool> fp16 = {};  ///< rows and weights as fp16, in scratch; empty: where gradients are fp32
-    bool corrected = false;         ///< the article's ladder in bf16: tiles of the diagonal take straight code, too
-    /// That, and a step is one kernel, where a GPU's rows are all there are and have no columns past the ladder.
-    bool one_launch = false;
-    bool small_items = false;  ///< corrected, too; score items of 64 x 64 cells
-    int cluster = 0;           ///< CTAs that share operands, one of sm90::clusters_k; the article's ladder in bf16
+    /// Score items of 64 x 64 cells, for the article's ladder in bf16 without pairs_once; empty: where rows are few.
+    std::optional<bool> small_items = {};
+    /// With these, a step is one kernel where it can be: no other device, no columns past the ladder; empty: where rows
+    /// are fewer still.
+    std::optional<bool> one_launch = {};
 };
 
 class sm90_engine_t {
@@ -46,17 +45,13 @@ class sm90_engine_t {
         if (auto s = plan(problem, tuning); !s) return s;
         lay_out(static_cast<uint8_t*>(scratch));
         if (auto s = sm90::open_device(sms_, encode_); !s) return s;
-        grid_ = sms_ * sm90::ctas_k;
-        auto const prepare_launch = [this]<class kind_>(kind_) {
-            auto s = check(cudaFuncSetAttribute(sm90::step_kernel<kind_>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                shared_bytes<kind_>()),
-                           "cudaFuncSetAttribute");
-            if constexpr (kind_::cluster.ctas() > 1)
-                if (s) s = fit_clusters<kind_>();
-            return s;
+        auto const prepare_launch = []<class kind_>(kind_) {
+            return check(cudaFuncSetAttribute(sm90::step_kernel<kind_>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              shared_bytes<kind_>()),
+                         "cudaFuncSetAttribute");
         };
         if (auto s = for_kind(prepare_launch); !s) return s;
-        if (tuning_.one_launch) {
+        if (one_launch_) {
             if (auto s = check(cudaMemset(a_.next_item, 0, flag_words_ * sizeof(uint32_t)), "cudaMemset"); !s) return s;
             if (auto s = check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize"); !s) return s;
         }
@@ -75,7 +70,7 @@ class sm90_engine_t {
         scored_ = false;
         if (auto s = map(row_maps_, a_.x, a_.row.live); !s) return s;
         labels_ = labels;
-        if (tuning_.one_launch) return {};
+        if (one_launch_) return {};
         flags_clean_ = a_.row.blocks > 0;
         return prepare(x, labels, a_.row.live, first_row, row_records_, a_.row.blocks, true, a_.s, stream);
     }
@@ -85,7 +80,9 @@ class sm90_engine_t {
     /// positives' weights.
     gpu_status_t score(void const* embeddings, int32_t const* labels, uint32_t rows, uint32_t live, int64_t first_row,
                        bool own, cudaStream_t stream, bool stays = true) {
-        if (tuning_.one_launch) return {};  // all of it is launched by finish()
+        if (!own && rows > problem_.candidate_rows)
+            return {status_t::unsupported_k, "a block of candidates is larger than candidate_rows"};
+        if (one_launch_) return {};  // all of it is launched by finish()
         auto const* x = static_cast<__nv_bfloat16 const*>(embeddings);
         sm90::params_t a = a_;
         sm90::maps_t maps = row_maps_;
@@ -96,8 +93,6 @@ class sm90_engine_t {
         if (own) {
             a.column = a.row;
         } else {
-            if (rows > problem_.candidate_rows)
-                return {status_t::unsupported_k, "a block of candidates is larger than candidate_rows"};
             a.column = {column_records_, int((live + sm90::tile_k - 1) / sm90::tile_k), int(live)};
             if (live == 0) return {};
             if (auto s = map(maps, column_x, live); !s) return s;
@@ -165,6 +160,9 @@ class sm90_engine_t {
     size_t partial_bytes() const { return sm90::partial_bytes(a_, partial_blocks()); }
     /// Whether rows and weights are fp16.
     bool fp16() const { return fp16_; }
+    bool small_items() const { return small_items_; }
+    /// Whether finish() launches all of a step: rows and labels must stay as begin() found them until then.
+    bool one_launch() const { return one_launch_; }
 
     /// Writes the gradient ([rows][dims], bf16 or fp32) and {loss, dL/dt, dL/db}: this GPU's part of the global mean.
     /// `scalars_double`, where given, gets the same in double.
@@ -195,8 +193,7 @@ class sm90_engine_t {
                                "cudaMemsetAsync");
                 !s)
                 return s;
-        if (tuning_.one_launch)
-            return for_kind([&]<class kind_>(kind_) { return launch_step<kind_>(row_maps_, a, stream); });
+        if (one_launch_) return for_kind([&]<class kind_>(kind_) { return launch_step<kind_>(row_maps_, a, stream); });
         dim3 const grid(a.row.blocks, a.programs * 2);
         if (fp16_) sm90::finish_kernel<ptx::fp16_pair_t><<<grid, sm90::finish_threads_k, 0, stream>>>(a);
         else sm90::finish_kernel<ptx::bf16_pair_t><<<grid, sm90::finish_threads_k, 0, stream>>>(a);
@@ -208,22 +205,9 @@ class sm90_engine_t {
     /// Calls `work` with the kind of step kernel that solves the problem.
     template <class work_at>
     gpu_status_t for_kind(work_at const& work) const {
-        if constexpr (sm90::variants_k) {
-            using corrected = sm90::corrected_t<sm90::article_t<false>>;
-            if (tuning_.one_launch && tuning_.small_items)
-                return work(sm90::one_launch_t<sm90::small_items_t<corrected>>{});
-            if (tuning_.one_launch) return work(sm90::one_launch_t<corrected>{});
-            if (tuning_.small_items) return work(sm90::small_items_t<corrected>{});
-            if (tuning_.corrected) return work(corrected{});
-            return for_cluster(work);
-        }
+        if (one_launch_) return work(sm90::one_launch_t{});
+        if (small_items_) return work(sm90::small_items_t{});
         return for_plain_kind(work);
-    }
-    template <int index_ = 1, class work_at>
-    gpu_status_t for_cluster(work_at const& work) const {
-        if constexpr (index_ == sm90::cluster_count_k) return for_plain_kind(work);
-        else if (tuning_.cluster == index_) return work(sm90::clustered_t<index_>{});
-        else return for_cluster<index_ + 1>(work);
     }
     /// The same of the kernel that scores pairs.
     template <class work_at>
@@ -241,27 +225,8 @@ class sm90_engine_t {
             if constexpr (kind_::one_launch) return whole_step(a);
             else return a;
         }();
-        if constexpr (kind_::cluster.ctas() > 1) {
-            sm90::cluster_launch_t const launch(kind_::cluster.ctas(), grid_, sm90::threads_k, shared_bytes<kind_>(),
-                                                stream);
-            return check(cudaLaunchKernelEx(&launch.config, sm90::step_kernel<kind_>, maps, args), "step_kernel");
-        }
-        sm90::step_kernel<kind_><<<grid_, sm90::threads_k, shared_bytes<kind_>(), stream>>>(maps, args);
+        sm90::step_kernel<kind_><<<sms_ * sm90::ctas_k, sm90::threads_k, shared_bytes<kind_>(), stream>>>(maps, args);
         return check(cudaGetLastError(), "step_kernel");
-    }
-    /// As many CTAs as are in clusters that run at a time.
-    template <class kind_>
-    gpu_status_t fit_clusters() {
-        constexpr int ctas = kind_::cluster.ctas();
-        sm90::cluster_launch_t const launch(ctas, grid_ / ctas * ctas, sm90::threads_k, shared_bytes<kind_>(), nullptr);
-        int clusters = 0;
-        if (auto s = check(cudaOccupancyMaxActiveClusters(&clusters, sm90::step_kernel<kind_>, &launch.config),
-                           "cudaOccupancyMaxActiveClusters");
-            !s)
-            return s;
-        if (clusters == 0) return {status_t::unsupported_k, "no cluster of this size fits on the device"};
-        grid_ = clusters * ctas;
-        return {};
     }
     /// What the kernel of a step in one launch is told.
     sm90::one_launch_params_t whole_step(sm90::params_t const& given) const {
@@ -302,16 +267,6 @@ class sm90_engine_t {
         if (p.loss != loss_t::one_set_sigmoid_k) return refuse("the sm90 engine has one_set_sigmoid only");
         if (auto s = sm90::check_shape(p); !s) return s;
         problem_ = p;
-        tuning_ = tuning;
-        if (tuning.wide ==
-            0) {  // as many superblocks in flight as CTAs can hold items of; fewer where memory is scarce
-            tuning_.wide = 1;
-            tuning_.lag = p.rows <= 4096 ? 2 : 3;
-            tuning_.ring = tuning_.lag + 2;
-            tuning_.interleave = p.rows > 4096;
-        }
-        tuning_.lag = std::max(1, tuning_.lag);
-        tuning_.ring = std::max(tuning_.ring, tuning_.lag + 1);
         a_ = {};
         a_.prefixes = int(p.prefix_count);
         a_.dims = int(p.dims);
@@ -325,35 +280,43 @@ class sm90_engine_t {
             uniform = uniform && p.prefix_weights[i] == p.prefix_weights[0];
         }
         fast_ = article && uniform && !tuning.general;
-        tuning_.corrected |= tuning.one_launch | tuning.small_items;
-        if (!sm90::variants_k && (tuning_.corrected || tuning.cluster))
-            return refuse("this build lacks variants; SCALING_CONTRASTS_SM90_VARIANTS adds them");
-        fp16_ = tuning.fp16.value_or(p.fp32_gradients && !tuning_.corrected && !tuning.cluster && fits_fp16(p));
-        if (tuning_.corrected && (!fast_ || fp16_ || p.pairs_once))
-            return refuse("corrected tiles are for the article's ladder, in bf16, with blocks scored for one GPU");
-        if (tuning.cluster < 0 || tuning.cluster >= sm90::cluster_count_k) return refuse("there is no such cluster");
-        if (tuning.cluster && (!fast_ || fp16_ || tuning_.corrected || p.pairs_once))
-            return refuse("clusters are for the article's ladder, in bf16, with blocks scored for one GPU");
+        fp16_ = tuning.fp16.value_or(p.fp32_gradients && fits_fp16(p));
+        choose_kind(p, tuning);
+        if (small_items_ && (!fast_ || fp16_ || p.pairs_once))
+            return refuse("small items are for the article's ladder, in bf16, with blocks scored for one GPU");
         for (int band = 0; band < a_.prefixes; ++band) {
             int const begin = band ? int(p.prefixes[band - 1]) : 0, end = int(p.prefixes[band]);
-            // those that are two broad take programs by twos
-            bool const halve = cluster().broad > 1 && end - begin == sm90::piece_k;
-            int const piece = halve ? sm90::piece_k / 2 : sm90::piece_k;
-            for (int column = begin; column < end; column += piece)
-                a_.program[a_.programs++] = {int16_t(band), int16_t(column), int16_t(std::min(piece, end - column))};
+            for (int column = begin; column < end; column += sm90::piece_k)
+                a_.program[a_.programs++] = {int16_t(band), int16_t(column),
+                                             int16_t(std::min(sm90::piece_k, end - column))};
         }
-        tuning_.one_launch = tuning.one_launch && p.candidate_rows == 0 && a_.columns == a_.dims;
         a_.rows_everywhere = double(p.total_live);
         a_.self_pairs = p.self_pairs;
         a_.fp32_gradients = p.fp32_gradients;
         a_.rows = int(p.rows);
         a_.row.live = int(p.live);
         a_.row.blocks = int((p.live + sm90::tile_k - 1) / sm90::tile_k);
-        a_.wide = tuning_.wide;
-        a_.ring = tuning_.ring;
-        a_.lag = tuning_.lag;
-        a_.interleave = tuning_.interleave;
+        if (tuning.wide) {
+            a_.wide = tuning.wide;
+            a_.lag = std::max(1, tuning.lag);
+            a_.ring = std::max(tuning.ring, a_.lag + 1);
+            a_.interleave = tuning.interleave;
+        } else {  // as many superblocks in flight as CTAs can hold items of; fewer where memory is scarce
+            bool const many = !small_items_ && p.rows > 4096;
+            a_.wide = 1;
+            a_.lag = many || one_launch_ ? 3 : 2;
+            a_.ring = a_.lag + 2;
+            a_.interleave = many;
+        }
         return {};
+    }
+    /// What was fastest on an H200, by size: docs/performance.md.
+    void choose_kind(gpu_problem_t const& p, sm90_tuning_t const& tuning) {
+        constexpr uint32_t small_items_rows_k = 5120, one_launch_rows_k = 3072;
+        bool const few = std::max(p.rows, p.candidate_rows) <= small_items_rows_k;
+        small_items_ = tuning.small_items.value_or(few && fast_ && !fp16_ && !p.pairs_once);
+        one_launch_ = small_items_ && p.candidate_rows == 0 && a_.columns == a_.dims &&
+                      tuning.one_launch.value_or(p.rows <= one_launch_rows_k);
     }
     void plan_superblocks(sm90::params_t& a) const {
         a.strips_i = (a.row.blocks + sm90::strip_k - 1) / sm90::strip_k;
@@ -398,7 +361,7 @@ class sm90_engine_t {
         };
         size_t const blocks = size_t(std::max(1, a_.row.blocks)), prefixes = size_t(a_.prefixes);
         size_t const column_blocks = (problem_.candidate_rows + sm90::tile_k - 1) / sm90::tile_k;
-        if (tuning_.one_launch) {  // first, where kept_bytes() says
+        if (one_launch_) {  // first, where kept_bytes() says
             sm90::params_t own = a_;
             own.own = true;
             own.column.blocks = own.row.blocks;
@@ -411,7 +374,7 @@ class sm90_engine_t {
         take(column_records_, column_blocks * sm90::record_floats(a_.prefixes));
         take(a_.s, blocks * prefixes * sm90::tile_k);
         take(a_.sums, blocks * 2);
-        take(a_.partials, blocks * (tuning_.one_launch ? 4 : 3));
+        take(a_.partials, blocks * (one_launch_ ? 4 : 3));
         take(a_.finished, 64);
         take(a_.residual_count, blocks * sm90::tile_k);
         take(a_.residuals, blocks * sm90::tile_k * (fast_ ? sm90::residuals_k : 0));
@@ -428,7 +391,7 @@ class sm90_engine_t {
         plan_superblocks(own);
         foreign.column.blocks = int(column_blocks);
         plan_superblocks(foreign);
-        if (!tuning_.one_launch) {
+        if (!one_launch_) {
             flag_words_ = std::max(flag_words(own, false), flag_words(foreign, problem_.pairs_once));
             take(a_.next_item, flag_words_);
         }
@@ -442,15 +405,11 @@ class sm90_engine_t {
 
     /// The boxes that rows are read in.
     gpu_status_t map(sm90::maps_t& out, __nv_bfloat16 const* x, int rows) const {
-        uint32_t const score_high = cluster().scores ? cluster().high : 1,
-                       score_broad = cluster().scores ? cluster().broad : 1,
-                       gradient_high = cluster().gradients ? cluster().high : 1;
-        if (auto s = map(out.row, x, rows, 64 / score_broad, 1); !s) return s;
-        if (auto s = map(out.single, x, rows, 64 / gradient_high, 1); !s) return s;
-        if (auto s = map(out.column, x, rows, 128 / score_high, 1); !s) return s;
-        return map(out.pair, x, rows, 64, 2 / gradient_high);
+        if (auto s = map(out.row, x, rows, 64, 1); !s) return s;
+        if (auto s = map(out.single, x, rows, 64, 1); !s) return s;
+        if (auto s = map(out.column, x, rows, 128, 1); !s) return s;
+        return map(out.pair, x, rows, 64, 2);
     }
-    sm90::cluster_t const& cluster() const { return sm90::clusters_k[tuning_.cluster]; }
     /// Boxes of `box_rows` rows x `box_chunks` chunks of 64 columns, chunk after chunk.
     gpu_status_t map(CUtensorMap& out, __nv_bfloat16 const* x, int rows, uint32_t box_rows, uint32_t box_chunks) const {
         if (rows == 0) return {};
@@ -489,10 +448,9 @@ class sm90_engine_t {
     }
 
     gpu_problem_t problem_;
-    sm90_tuning_t tuning_;
     sm90::params_t a_ = {};
-    bool fast_ = false, fp16_ = false, scored_ = false, flags_clean_ = false;
-    int sms_ = 0, grid_ = 0;
+    bool fast_ = false, fp16_ = false, small_items_ = false, one_launch_ = false, scored_ = false, flags_clean_ = false;
+    int sms_ = 0;
     float *row_records_ = nullptr, *column_records_ = nullptr, *row_scale_ = nullptr;
     __nv_bfloat16 *row_y_ = nullptr, *column_y_ = nullptr;  // fp16 in fact
     int32_t const* labels_ = nullptr;

@@ -12,43 +12,21 @@ template <class kind_>
 struct consumer_t {
     using shared = shared_t<kind_>;
     uint32_t base;  // of shared memory
-    uint32_t peer;  // the same in the CTA that this thread tells of stages that are empty; in clusters alone
     int warp, lane, thread;
     ring_t<shared::score_stages_k> score;
     ring_t<shared::gradient_stages_k> gradient;
     uint32_t outputs = 0;  // parity of the stagings so far
     uint32_t exact = 0;    // score: a bit a band, where the last tile's logits were not far below zero
 
-    /// Hands a stage back: an arrival at the barrier at `offset`, in every CTA whose copies it holds.
-    template <bool shared_ = false>
+    /// One arrival at the barrier at `offset`.
     __device__ __forceinline__ void release(uint32_t offset) {
-        if constexpr (shared_) {
-            if (thread < kind_::cluster.peers()) ptx::mbar_arrive_remote(peer + offset);
-        } else if (thread == 0) {
-            ptx::mbar_arrive(base + offset);
-        }
-    }
-    /// Hands back `stages` stages unread: what they hold was for the peers. The first warp waits for them; the others
-    /// must not run ahead of it, nor fall behind.
-    template <int size_>
-    __device__ __forceinline__ void pass(ring_t<size_>& ring, uint32_t first, uint32_t stages) {
-#pragma unroll 1
-        for (uint32_t s = 0; s < stages; ++s) {
-            if (warp == 0) {
-                ptx::mbar_wait(base + shared::at_full + (first + ring.at()) * 8, ring.phase());
-                __syncwarp();
-                release<true>(shared::at_empty + (first + ring.at()) * 8);
-            }
-            ring.next();
-        }
-        ptx::named_sync(1, 128);
+        if (thread == 0) ptx::mbar_arrive(base + offset);
     }
 };
 
 /// Waits for the next stage of `ring`, whose barriers begin with number `first`. `unread`: the one before is not handed
-/// back yet. That is done here if the next one has not come: its own place is then the next to be loaded. `shared_`:
-/// by peers, too.
-template <bool shared_, class kind_, int size_>
+/// back yet. That is done here if the next one has not come: its own place is then the next to be loaded.
+template <class kind_, int size_>
 __device__ __forceinline__ void await_stage(consumer_t<kind_>& c, ring_t<size_> const& ring, uint32_t first,
                                             bool& unread) {
     using shared = shared_t<kind_>;
@@ -56,7 +34,7 @@ __device__ __forceinline__ void await_stage(consumer_t<kind_>& c, ring_t<size_> 
     if (__all_sync(~0u, ptx::mbar_try_once(full, ring.phase()))) return;
     if (unread) {
         ptx::wgmma_wait<0>();
-        c.template release<shared_>(shared::at_empty + (first + ring.before()) * 8);
+        c.release(shared::at_empty + (first + ring.before()) * 8);
         unread = false;
     }
     ptx::mbar_wait(full, ring.phase());
@@ -70,14 +48,12 @@ __device__ __forceinline__ void gradient_stages(consumer_t<kind_>& c, uint32_t s
 #pragma unroll 1
     for (uint32_t s = 0; s < stages; ++s) {
         uint32_t const at = c.base + c.gradient.at() * gradient_stage_bytes_k;
-        await_stage<kind_::cluster.gradients>(c, c.gradient, shared::score_stages_k, unread);
+        await_stage(c, c.gradient, shared::score_stages_k, unread);
         ptx::wgmma_fence();
         multiply(at, at + gradient_stage_bytes_k / 2);
         ptx::wgmma_commit();
         ptx::wgmma_wait<1>();
-        if (unread)
-            c.template release<kind_::cluster.gradients>(shared::at_empty +
-                                                         (shared::score_stages_k + c.gradient.before()) * 8);
+        if (unread) c.release(shared::at_empty + (shared::score_stages_k + c.gradient.before()) * 8);
         unread = true;
         c.gradient.next();
     }
@@ -87,7 +63,7 @@ template <class kind_>
 __device__ __forceinline__ void last_stage(consumer_t<kind_>& c) {
     using shared = shared_t<kind_>;
     ptx::wgmma_wait<0>();
-    c.template release<kind_::cluster.gradients>(shared::at_empty + (shared::score_stages_k + c.gradient.before()) * 8);
+    c.release(shared::at_empty + (shared::score_stages_k + c.gradient.before()) * 8);
 }
 
 /// `top` and `bottom`: the item's first and last 64 rows, 2 * size_ columns each.

@@ -1,7 +1,6 @@
 // The order of work. Superblock after superblock, row of superblocks after row: each superblock is a list of score
 // items (halves of 128 x 128 tiles, 64 rows each) and, `lag` superblocks later, a list of gradient items. CTAs take
-// items from one queue in this order, so that an item only ever waits for items taken before it. A cluster takes an
-// item for each of its CTAs at once: neighbours, which share operands.
+// items from one queue in this order, so that an item only ever waits for items taken before it.
 #pragma once
 #include "scaling_contrasts/sm90/kinds.cuh"
 #include "scaling_contrasts/sm90/stages.cuh"
@@ -49,22 +48,20 @@ template <class kind_>
 __host__ __device__ constexpr int parts_of() {
     return kind_::small_items ? 4 : 2;
 }
-/// Items of a superblock as they are taken: by clusters, several at a time.
 template <class kind_>
 __device__ int score_slots(params_t const& a) {
-    return parts_of<kind_>() * strip_k * strip_k * a.wide / kind_::cluster.ctas();
+    return parts_of<kind_>() * strip_k * strip_k * a.wide;
 }
 template <class kind_>
 __device__ int gradient_slots(params_t const& a) {
-    return a.programs * strip_k * (serves_twice<kind_>(a) ? 1 + a.wide : 1) / kind_::cluster.ctas();
+    return a.programs * strip_k * (serves_twice<kind_>(a) ? 1 + a.wide : 1);
 }
 template <class kind_>
 __device__ uint32_t items_of(params_t const& a) {
     return uint32_t(a.superblocks + a.lag) * uint32_t(score_slots<kind_>(a) + gradient_slots<kind_>(a));
 }
 
-/// The last two: there is nothing for this CTA, but peers need what it loads.
-enum item_kind_t : uint32_t { stop_k, score_k, gradient_k, no_score_k, no_gradient_k };
+enum item_kind_t : uint32_t { stop_k, score_k, gradient_k };
 
 /// Eight words, passed from the producer to the other warps of a CTA through shared memory.
 struct alignas(16) item_t {
@@ -79,11 +76,9 @@ struct alignas(16) item_t {
     uint32_t count;   // gradient: shares that come before; score: what `consumed` must be there
 };
 
-/// Decodes item `n` for one CTA of a cluster; false where the slot is empty, for all of them.
+/// Decodes item `n`; false where the slot is empty.
 template <class kind_>
 struct scheduler_t {
-    static constexpr cluster_t cluster = kind_::cluster;
-    place_t<kind_> place;
     uint32_t parity = 0;  // of the score items so far
     cursor_t score, gradient, before;
 
@@ -107,18 +102,17 @@ struct scheduler_t {
             score.advance(a, stage);
             superblock_t const b = superblock(a, score);
             uint32_t const wide = strip_k * a.wide;
-            uint32_t const in = k / (parts_of<kind_>() / cluster.high) * cluster.broad + place.column;
+            uint32_t const in = k / parts_of<kind_>();
             int const i = b.i0 + in / wide, j = b.j0 + in % wide;
-            int const first = j - int(place.column), last = first + cluster.broad - 1;
-            if (i >= b.i1 || first >= b.j1 || (a.own && last < i)) return false;
-            out.kind = cluster.broad > 1 && (j >= b.j1 || (a.own && j < i)) ? no_score_k : score_k;
+            if (i >= b.i1 || j >= b.j1 || (a.own && j < i)) return false;
+            out.kind = score_k;
             out.row = i;
             out.at = j;
             out.index = stage;
             out.slot = (stage % a.ring) * tiles + in;
-            out.k = (cluster.high > 1 ? place.row : k & 1) | parity << 1;
+            out.k = (k & 1) | parity << 1;
             if constexpr (kind_::small_items) out.k |= (k & 2) << 1;
-            if (cluster.scores || out.kind == score_k) parity ^= 1;
+            parity ^= 1;
             out.origin = out.count = 0;
             if (stage >= a.ring) {
                 before.advance(a, stage - a.ring);
@@ -131,16 +125,13 @@ struct scheduler_t {
         if (s < 0 || s >= a.superblocks) return false;
         gradient.advance(a, s);
         superblock_t const b = superblock(a, gradient);
-        int const r = k / (a.programs / cluster.broad) * cluster.high + place.row;
+        int const r = k / a.programs;
         bool const column_side = r >= strip_k;
         int const block = column_side ? b.j0 + r - strip_k : b.i0 + r;
-        int const first = block - int(place.row), last = first + cluster.high - 1;
-        if (column_side ? first >= b.j1 || last - b.j0 < b.diagonal : first >= b.i1) return false;
+        if (column_side ? block >= b.j1 || block - b.j0 < b.diagonal : block >= b.i1) return false;
         out.kind = gradient_k;
-        if (cluster.high > 1 && (column_side ? block >= b.j1 || block - b.j0 < b.diagonal : block >= b.i1))
-            out.kind = no_gradient_k;
         out.row = block + (kind_::both && column_side ? first_candidate(a) : 0);
-        out.at = k % (a.programs / cluster.broad) * cluster.broad + place.column;
+        out.at = k % a.programs;
         out.index = s;
         out.slot = (s % a.ring) * tiles;
         out.k = column_side ? b.i1 - b.i0 : b.j1 - b.j0;

@@ -7,12 +7,12 @@
 
 namespace scaling_contrasts::sm90 {
 
-/// How rows are read: boxes of 64 columns. Of boxes that a cluster shares, these are a CTA's parts.
+/// How rows are read: boxes of 64 columns.
 struct maps_t {
     CUtensorMap row;     // 64 of the rows that get gradients
     CUtensorMap column;  // 128 candidates
     CUtensorMap single;  // 64 candidates
-    CUtensorMap pair;    // 64 candidates, twice 64 columns side by side; a part is one of the two
+    CUtensorMap pair;    // 64 candidates, twice 64 columns side by side
 };
 /// The same, and what candidates' gradients are sums of.
 struct both_maps_t : maps_t {
@@ -24,19 +24,13 @@ using maps_of = std::conditional_t<kind_::both, both_maps_t, maps_t>;
 template <class kind_>
 struct producer_t {
     using shared = shared_t<kind_>;
-    static constexpr cluster_t cluster = kind_::cluster;
-    static constexpr int gradient_high = cluster.gradients ? cluster.high : 1,  // CTAs that share in gradient items
-        gradient_broad = cluster.gradients ? cluster.broad : 1;
     params_of<kind_> const& a;
     maps_of<kind_> const& maps;
     uint32_t base;
-    place_t<kind_> place;
     ring_t<shared::score_stages_k> score_ring;
     ring_t<shared::gradient_stages_k> gradient_ring;
     uint32_t drains = 0;
     bool scored = false, undrained = false;  // the last item was a score; its planes may still lie in the stash
-    bool met_at_stash = false;               // since then
-    uint32_t meetings = 0;                   // parities of both kinds
 
     /// Waits until everything that `ring` was filled with has been consumed.
     template <int size_>
@@ -52,35 +46,10 @@ struct producer_t {
             undrained = false;
         }
     }
-    /// Tells the peers that this CTA has left memory of its own (0: the operands', 1: the stash), and waits until they
-    /// have: then copies may reach it.
-    __device__ __forceinline__ void meet(uint32_t which) {
-        uint32_t const at = shared::at_left + which * 8, lane = threadIdx.x & 31;
-        __syncwarp();
-        if (lane > 0 && lane < uint32_t(cluster.peers()))
-            ptx::mbar_arrive_remote(ptx::remote(base + at, place.peer(lane)));
-        __syncwarp();
-        ptx::mbar_wait(base + at, meetings >> which & 1);
-        meetings ^= 1u << which;
-    }
-    /// The box at (x, y), `bytes` in all, of which CTAs in `mask` share `parts_`: this one copies part `part` to them.
-    template <int parts_>
-    __device__ __forceinline__ static void load_box(uint32_t at, CUtensorMap const* map, int x, int y, uint32_t full,
-                                                    uint32_t bytes, uint32_t part, uint16_t mask) {
-        if constexpr (parts_ == 1) ptx::tma_load(at, map, x, y, full);
-        else
-            ptx::tma_load_multicast(at + part * (bytes / parts_), map, x, y + int(part * (bytes / 128 / parts_)), full,
-                                    mask);
-    }
 
     __device__ __forceinline__ void score(item_t const& item) {
-        if (!scored) {
-            await_all(gradient_ring, shared::score_stages_k);
-            if constexpr (cluster.scores && !cluster.gradients) meet(0);
-        }
+        if (!scored) await_all(gradient_ring, shared::score_stages_k);
         scored = true;
-        bool const absent = cluster.broad > 1 && item.kind == no_score_k;
-        if (absent && !cluster.scores) return;
         int const prefixes = kind_::fast ? 5 : a.prefixes, slabs = kind_::fast ? 16 : a.columns / slab_k;
         float const* row_stats = a.row.records + int64_t(item.row) * record_floats(prefixes);
         float const* column_stats = a.column.records + int64_t(item.at) * record_floats(prefixes) + prefixes * tile_k;
@@ -94,14 +63,10 @@ struct producer_t {
             ptx::mbar_wait(base + shared::at_empty + score_ring.at() * 8, score_ring.phase() ^ 1);
             if (ptx::elect()) {
                 ptx::mbar_expect(full, shared::score_stage_bytes_k + more_bytes);
-                load_box<cluster.scores ? cluster.broad : 1>(at, &maps.row, s * slab_k, row, full, rows_bytes_k,
-                                                             place.column, place.row_mask());
+                ptx::tma_load(at, &maps.row, s * slab_k, row, full);
                 if constexpr (kind_::small_items)
                     ptx::tma_load(at + rows_bytes_k, &maps.single, s * slab_k, column + (item.k >> 2) * 64, full);
-                else
-                    load_box<cluster.scores ? cluster.high : 1>(at + rows_bytes_k, &maps.column, s * slab_k, column,
-                                                                full, shared::width_k * 128, place.row,
-                                                                place.column_mask());
+                else ptx::tma_load(at + rows_bytes_k, &maps.column, s * slab_k, column, full);
                 load_more(full);
             }
             score_ring.next();
@@ -109,7 +74,6 @@ struct producer_t {
         // the statistics are safe: slab 0 of tile n + 2 is loaded after every consumer has multiplied one of n + 1
         uint32_t const stats = base + shared::at_stats(0, 0) + (item.k & 2) * shared::stats_k * 4;
         auto const load_stats = [&](uint32_t full) {
-            if (absent) return;
             if constexpr (kind_::small_items) {  // half of each row of numbers
 #pragma unroll 1
                 for (int p = 0; p < 6; ++p) {
@@ -138,11 +102,10 @@ struct producer_t {
                 __syncwarp();
             }
         } else {
-            load(0, absent ? 0 : 2 * stats_bytes, load_stats);
+            load(0, 2 * stats_bytes, load_stats);
 #pragma unroll 1
             for (int s = 1; s < slabs; ++s) load(s, 0, [](uint32_t) {});
         }
-        if (absent) return;
         await_drained();  // of the item before: long done
         undrained = true;
     }
@@ -158,29 +121,16 @@ struct producer_t {
     }
 
     __device__ __forceinline__ void gradient(item_t const& item) {
-        if (scored) {
-            await_all(score_ring, 0);
-            if constexpr (cluster.gradients && !cluster.scores) meet(0);
-            met_at_stash = false;
-        }
+        if (scored) await_all(score_ring, 0);
         scored = false;
-        bool const absent = cluster.high > 1 && item.kind == no_gradient_k;
-        if (absent && !cluster.gradients) return;
         sum_t const sum = sum_of<kind_>(a, item);
         program_t const program = a.program[item.at];
         bool const narrow = program.width < piece_k;
-        bool const shared_weights = gradient_broad > 1 && a.program[item.at ^ 1].band == program.band;
         auto const fill = [&](auto const& copy) {
             uint32_t const at = base + gradient_ring.at() * gradient_stage_bytes_k,
                            full = base + shared::at_full + (shared::score_stages_k + gradient_ring.at()) * 8;
             // the stash lies under the later stages
-            if (gradient_ring.at() >= shared::at_stash / gradient_stage_bytes_k) {
-                await_drained();
-                if constexpr (cluster.gradients) {
-                    if (!met_at_stash) meet(1);
-                    met_at_stash = true;
-                }
-            }
+            if (gradient_ring.at() >= shared::at_stash / gradient_stage_bytes_k) await_drained();
             ptx::mbar_wait(base + shared::at_empty + (shared::score_stages_k + gradient_ring.at()) * 8,
                            gradient_ring.phase() ^ 1);
             if (ptx::elect()) copy(at, full);
@@ -202,30 +152,16 @@ struct producer_t {
                 int const row = int(block) * tile_k + int(slab) * slab_k;
                 uint8_t const* plane = weights + program.band * plane_bytes_k;
                 fill([&](uint32_t at, uint32_t full) {
-                    ptx::mbar_expect(full, gradient_stage_bytes_k - (narrow ? slab_k * 128 : 0) -
-                                               (absent ? gradient_stage_bytes_k / 2 : 0));
-                    if (shared_weights && !absent) {  // one half of what follows
-                        uint32_t const apart = transposed ? plane_bytes_k / 2 : 8192;
-                        ptx::bulk_load_multicast(at + place.column * 8192,
-                                                 plane + slab * (plane_bytes_k / 2 + 8192 - apart) +
-                                                     place.column * apart,
-                                                 8192, full, place.row_mask());
-                    } else if (!transposed && !absent) {  // all 128 rows of the tile, 64 of its columns
+                    ptx::mbar_expect(full, gradient_stage_bytes_k - (narrow ? slab_k * 128 : 0));
+                    if (!transposed) {  // all 128 rows of the tile, 64 of its columns
                         ptx::bulk_load(at, plane + slab * (plane_bytes_k / 2), plane_bytes_k / 2, full);
-                    } else if (!absent) {  // 64 of its rows, all columns: two halves
+                    } else {  // 64 of its rows, all columns: two halves
                         ptx::bulk_load(at, plane + slab * 8192, 8192, full);
                         ptx::bulk_load(at + 8192, plane + slab * 8192 + plane_bytes_k / 2, 8192, full);
                     }
                     uint32_t const rows = at + gradient_stage_bytes_k / 2;
-                    if (narrow)
-                        load_box<gradient_high>(rows, single(sum.column_side), program.column, row, full, 8192,
-                                                place.row, place.column_mask());
-                    else if constexpr (gradient_high == 1)
-                        ptx::tma_load(rows, pair(sum.column_side), 0, row, program.column / slab_k, full);
-                    else
-                        ptx::tma_load_multicast(rows + place.row * 8192, &maps.pair,
-                                                program.column + int(place.row) * slab_k, row, full,
-                                                place.column_mask());
+                    if (narrow) ptx::tma_load(rows, single(sum.column_side), program.column, row, full);
+                    else ptx::tma_load(rows, pair(sum.column_side), 0, row, program.column / slab_k, full);
                 });
             }
         }
@@ -242,47 +178,15 @@ struct producer_t {
     }
 };
 
-/// Numbers of items, from a cluster's first CTA to its others, up to queue_k ahead of them.
 template <class kind_>
-struct numbers_t {
+__device__ __forceinline__ void produce(params_of<kind_> const& a, maps_of<kind_> const& maps, uint32_t base) {
     using shared = shared_t<kind_>;
-    uint32_t base;
-    queue_t queue;
-
-    __device__ __forceinline__ void send(uint32_t n) {
-        uint32_t const lane = threadIdx.x & 31, at = queue.at();
-        ptx::mbar_wait(base + shared::at_number_empty + at * 8, queue.phase() ^ 1);
-        __syncwarp();  // or a lane that looks late could find the place used once more
-        if (lane > 0 && lane < uint32_t(kind_::cluster.ctas()))
-            ptx::store_remote(ptx::remote(base + shared::at_number + at * 4, lane), n,
-                              ptx::remote(base + shared::at_number_full + at * 8, lane));
-        __syncwarp();
-        queue.next();
-    }
-    __device__ __forceinline__ uint32_t receive() {
-        uint32_t const at = queue.at(), full = base + shared::at_number_full + at * 8;
-        if (ptx::elect()) ptx::mbar_expect(full, 4);
-        ptx::mbar_wait(full, queue.phase());
-        uint32_t const n = uint32_t(ptx::load_int(base + shared::at_number + at * 4));
-        __syncwarp();
-        if (ptx::elect()) ptx::mbar_arrive_remote(ptx::remote(base + shared::at_number_empty + at * 8, 0));
-        queue.next();
-        return __reduce_or_sync(~0u, n);
-    }
-};
-
-template <class kind_>
-__device__ __forceinline__ void produce(params_of<kind_> const& a, maps_of<kind_> const& maps, uint32_t base,
-                                        place_t<kind_> const& place) {
-    using shared = shared_t<kind_>;
-    constexpr cluster_t cluster = kind_::cluster;
     bool const leader = (threadIdx.x & 31) == 0;
-    producer_t<kind_> producer = {a, maps, base, place, {}, {}};
-    numbers_t<kind_> numbers = {base, {}};
+    producer_t<kind_> producer = {a, maps, base, {}, {}};
     uint32_t const items = items_of<kind_>(a);
     queue_t queue;
     queue.n = queue_k;  // leaves are there from the start
-    scheduler_t<kind_> scheduler = {place};
+    scheduler_t<kind_> scheduler;
     auto push = [&](item_t const& item) {
         ptx::mbar_wait(base + shared::at_item_empty + queue.at() * 8, queue.phase());
         uint32_t const at = base + shared::at_item + queue.at() * sizeof(item_t);
@@ -295,30 +199,23 @@ __device__ __forceinline__ void produce(params_of<kind_> const& a, maps_of<kind_
     };
     while (true) {
         uint32_t n = 0;
-        if (cluster.ctas() > 1 && place.rank > 0) {
-            n = numbers.receive();
-        } else {
-            if (leader) n = atomicAdd(a.next_item, 1u);
-            n = __reduce_or_sync(~0u, n);
-        }
+        if (leader) n = atomicAdd(a.next_item, 1u);
+        n = __reduce_or_sync(~0u, n);
         if (n >= items) break;
         item_t item;
         if (!scheduler.decode(a, n, item)) continue;
-        if (cluster.ctas() > 1 && place.rank == 0) numbers.send(n);
-        bool const absent = cluster.ctas() > 1 && item.kind > gradient_k;
-        if (!absent || (item.kind == no_score_k ? cluster.scores : cluster.gradients)) push(item);
-        if (item.kind == score_k || (cluster.broad > 1 && item.kind == no_score_k)) {
+        push(item);
+        if (item.kind == score_k) {
             producer.score(item);
         } else {
             stopwatch_t watch;
-            if (!absent) await_scored<kind_>(a, item);
+            await_scored<kind_>(a, item);
             __syncwarp();
             watch.lap(producer_wait_k, leader);
             ptx::fence_async();
             producer.gradient(item);
         }
     }
-    if (cluster.ctas() > 1 && place.rank == 0) numbers.send(items);
     push({stop_k, 0, 0, 0, 0, 0, 0, 0});
 }
 

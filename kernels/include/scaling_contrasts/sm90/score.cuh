@@ -96,13 +96,13 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     };
     auto multiply = [&](int p) {
         int const slabs = kind_::fast ? (p == 0 ? 1 : 1 << (p - 1)) : a.slabs[p];
-        auto release = [&](uint32_t stage) { c.template release<kind_::cluster.scores>(shared::at_empty + stage * 8); };
+        auto release = [&](uint32_t stage) { c.release(shared::at_empty + stage * 8); };
 #pragma unroll 1
         for (int s = 0; s < slabs; ++s) {
             uint32_t const at = c.base + c.score.at() * shared::score_stage_bytes_k;
             uint64_t const da = ptx::operand(at), db = ptx::operand(at + rows_bytes_k);
             bool unread = s > 0;
-            await_stage<kind_::cluster.scores>(c, c.score, 0, unread);
+            await_stage(c, c.score, 0, unread);
             ptx::wgmma_fence();
 #pragma unroll
             for (int k = 0; k < slab_k / 16; ++k) {
@@ -176,7 +176,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     // A marked cell's weight; adds it to these, and takes it out of what is summed as negatives.
     auto marked_weight = [&](int p, int cell, uint32_t marks, float q, float& e) {
         float weight = 0.f;
-        if constexpr (kind_::corrected)
+        if constexpr (kind_::small_items)
             if (!(marks & 0x10000)) {
                 float const sum = 1.f + e, r = ptx::rcp(sum);
                 hot |= !(sum < positive_k);
@@ -303,13 +303,13 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             }
         if constexpr (width == 64) ptx::store_int(at_marks, marks[0]), ptx::store_int(at_marks + 4, marks[1]);
         else ptx::store_b128(at_marks, marks[0], marks[1], marks[2], marks[3]);
-        if constexpr (kind_::corrected) {
+        if constexpr (kind_::small_items) {
 #pragma unroll
             for (int h = 0; h < width / 16; ++h)
                 marked |= uint32_t(__any_sync(~0u, (marks[h / 2] >> h % 2 * 8 & 0xff00ff) != 0)) << h;
             // columns' sums would take positives as bf16
             bool const positive = (marks[0] | marks[1] | marks[2] | marks[3]) & 0xffff;
-            correctable = (!kind_::both && a.own && I == J) || !__any_sync(~0u, positive);
+            correctable = (a.own && I == J) || !__any_sync(~0u, positive);
         }
     };
     auto load_marks = [&](uint32_t (&marks)[4]) {
@@ -464,7 +464,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             if (!exact) exact = !far_band(std::false_type{}, p, u0, u1);
             c.exact = (c.exact & ~(1u << p)) | uint32_t(exact) << p;
         }
-        if constexpr (kind_::corrected)
+        if constexpr (kind_::small_items)
             if (special && correctable) exact = !far_band(std::true_type{}, p, u0, u1);
         if (exact) exact_band(p, u0, u1);
         if constexpr (kind_::fast) {

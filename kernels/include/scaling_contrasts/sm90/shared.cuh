@@ -7,16 +7,10 @@
 // Score items use two stages of 24 KiB (64 rows, 128 columns), and the stash: packed weights of the first three bands,
 // and later the planes on their way out. Gradient items use stages of 32 KiB (weights, rows) over all of that memory.
 // Each kind has barriers of its own; whoever changes from one kind to the other first waits until the memory is free.
-//
-// In a cluster, a CTA's copies reach its peers as well (kinds.cuh), at the same place. So a stage of shared operands is
-// empty once the consumers of all peers have handed it back, and all CTAs fill their stages in step. Operands that are
-// not shared are loaded as if there were no cluster, and producers meet before they go over to those that are. The
-// first CTA takes the items and sends their numbers to the others.
 #pragma once
 #include <cstddef>
 
 #include "scaling_contrasts/ptx/barrier.cuh"
-#include "scaling_contrasts/ptx/cluster.cuh"
 #include "scaling_contrasts/ptx/copy.cuh"
 #include "scaling_contrasts/ptx/math.cuh"
 #include "scaling_contrasts/ptx/wgmma.cuh"
@@ -54,10 +48,6 @@ struct alignas(1024) shared_t {
     uint64_t out_full, out_empty;  // staged output, and leave to stage more
     uint64_t drained;              // a score item's planes have left the stash
     uint64_t stats_full;           // one launch: those of a score item are there
-    // clusters alone
-    uint64_t number_full[queue_k], number_empty[queue_k];
-    uint64_t left[2];          // by the peers: the operands' memory, and the stash in it
-    uint32_t number[queue_k];  // of items, sent by the first CTA
 
     static constexpr uint32_t at_stash = score_stages_k * score_stage_bytes_k;
     __host__ __device__ static constexpr uint32_t at_stats(int parity, int side) {
@@ -73,16 +63,12 @@ struct alignas(1024) shared_t {
     static constexpr uint32_t at_out_empty = at_out_full + 8;
     static constexpr uint32_t at_drained = at_out_empty + 8;
     static constexpr uint32_t at_stats_full = at_drained + 8;
-    static constexpr uint32_t at_number_full = at_stats_full + 8;
-    static constexpr uint32_t at_number_empty = at_number_full + queue_k * 8;
-    static constexpr uint32_t at_left = at_number_empty + queue_k * 8;
-    static constexpr uint32_t at_number = at_left + 2 * 8;
 };
 using article_shared_t = shared_t<article_t<false>>;
-using small_shared_t = shared_t<small_items_t<article_t<false>>>;
+using small_shared_t = shared_t<small_items_t>;
 using general_shared_t = shared_t<general_t<false>>;
-static_assert(offsetof(article_shared_t, number) == article_shared_t::at_number &&
-              offsetof(general_shared_t, number) == general_shared_t::at_number);
+static_assert(offsetof(article_shared_t, stats_full) == article_shared_t::at_stats_full &&
+              offsetof(general_shared_t, stats_full) == general_shared_t::at_stats_full);
 static_assert(article_shared_t::at_stash + stash_k * article_shared_t::area_bytes_k <=
               article_shared_t::operand_bytes_k);
 static_assert(small_shared_t::gradient_stages_k * gradient_stage_bytes_k <= small_shared_t::operand_bytes_k);

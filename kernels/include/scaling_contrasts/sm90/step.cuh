@@ -17,7 +17,6 @@ __device__ __forceinline__ void publish(params_t const& a, uint32_t base) {
     while (true) {
         item_t const item = read_item_alone<kind_>(base, queue);
         if (item.kind == stop_k) return;
-        if (kind_::cluster.ctas() > 1 && item.kind > gradient_k) continue;
         if (item.kind == gradient_k) {
             ptx::mbar_wait(out_full, outputs);
             outputs ^= 1;
@@ -72,14 +71,11 @@ __global__ void __launch_bounds__(threads_k, ctas_k)
     extern __shared__ uint8_t raw[];
     uint32_t const base = (ptx::smem(raw) + 1023) & ~1023u;
     int const group = __shfl_sync(~0u, threadIdx.x / 128, 0), lane = threadIdx.x & 31;
-    constexpr cluster_t cluster = kind_::cluster;
-    place_t<kind_> const place(cluster.ctas() > 1 ? ptx::cluster_rank() : 0);
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < shared::stages_k; ++i) {
             ptx::mbar_init(base + shared::at_full + i * 8, 1);
-            ptx::mbar_init(base + shared::at_empty + i * 8,
-                           (i < shared::score_stages_k ? cluster.scores : cluster.gradients) ? cluster.peers() : 1);
+            ptx::mbar_init(base + shared::at_empty + i * 8, 1);
         }
         for (int i = 0; i < queue_k; ++i) {
             ptx::mbar_init(base + shared::at_item_full + i * 8, 1);
@@ -89,22 +85,14 @@ __global__ void __launch_bounds__(threads_k, ctas_k)
         ptx::mbar_init(base + shared::at_out_empty, 1);
         ptx::mbar_init(base + shared::at_drained, 1);
         if constexpr (kind_::one_launch) ptx::mbar_init(base + shared::at_stats_full, 1);
-        if constexpr (cluster.ctas() > 1) {
-            for (int i = 0; i < queue_k; ++i) {
-                ptx::mbar_init(base + shared::at_number_full + i * 8, 1);
-                ptx::mbar_init(base + shared::at_number_empty + i * 8, cluster.ctas() - 1);
-            }
-            for (int i = 0; i < 2; ++i) ptx::mbar_init(base + shared::at_left + i * 8, cluster.peers() - 1);
-        }
         ptx::fence_mbar_init();
     }
-    if constexpr (cluster.ctas() > 1) ptx::cluster_sync();
-    else __syncthreads();
+    __syncthreads();
 
     if (group == 0) {
         ptx::reg_free<40>();
         int const warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-        if (warp == 0) produce<kind_>(a, maps, base, place);
+        if (warp == 0) produce<kind_>(a, maps, base);
         else if (warp == 1 && lane == 0) publish<kind_>(a, base);
         if constexpr (kind_::one_launch)
             if (warp > 1) find_statistics(a, warp, lane);
@@ -115,8 +103,6 @@ __global__ void __launch_bounds__(threads_k, ctas_k)
         c.warp = __shfl_sync(~0u, threadIdx.x / 32 & 3, 0);
         c.lane = lane;
         c.thread = threadIdx.x & 127;
-        if constexpr (cluster.ctas() > 1)
-            c.peer = ptx::remote(base, place.peer(c.thread < cluster.peers() ? c.thread : 0));
         scales_t const scale = scales_of(a);
         queue_t queue;
         while (true) {
@@ -124,17 +110,13 @@ __global__ void __launch_bounds__(threads_k, ctas_k)
             item_t item = read_item<kind_>(base, queue);
             watch.lap(item_wait_k, c.thread == 0);
             if (item.kind == stop_k) break;
-            if (cluster.ctas() > 1 && item.kind == no_score_k) c.pass(c.score, 0, 16);
-            else if (cluster.ctas() > 1 && item.kind == no_gradient_k)
-                c.pass(c.gradient, shared::score_stages_k, 2 * item.k);
-            else if (item.kind == score_k) score_item<kind_>(a, item, c, scale);
+            if (item.kind == score_k) score_item<kind_>(a, item, c, scale);
             else if (__reduce_or_sync(~0u, uint32_t(a.program[item.at].width)) == piece_k)
                 gradient_item<kind_, 64>(a, item, c, scale);
             else gradient_item<kind_, 32>(a, item, c, scale);
         }
     }
     if constexpr (kind_::one_launch) leave(a, base + shared::at_item);
-    if constexpr (cluster.ctas() > 1) ptx::cluster_sync();  // nobody leaves while peers may still reach its memory
 }
 
 }  // namespace scaling_contrasts::sm90

@@ -41,25 +41,6 @@ enum cudaFuncAttribute {
     cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
     cudaFuncAttributeNonPortableClusterSizeAllowed = 12,
 };
-enum cudaLaunchAttributeID {
-    cudaLaunchAttributeClusterDimension = 4,
-    cudaLaunchAttributeClusterSchedulingPolicyPreference = 5,
-};
-enum cudaClusterSchedulingPolicy { cudaClusterSchedulingPolicyDefault, cudaClusterSchedulingPolicySpread };
-struct cudaLaunchAttribute {
-    cudaLaunchAttributeID id;
-    struct {
-        dim3 clusterDim;
-        cudaClusterSchedulingPolicy clusterSchedulingPolicyPreference;
-    } val;
-};
-struct cudaLaunchConfig_t {
-    dim3 gridDim, blockDim;
-    std::size_t dynamicSmemBytes;
-    cudaStream_t stream;
-    cudaLaunchAttribute* attrs;
-    unsigned numAttrs;
-};
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess = 0, cudaDriverEntryPointSymbolNotFound = 1 };
 constexpr unsigned long long cudaEnableDefault = 0;
@@ -77,27 +58,6 @@ inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 inline cudaError_t cudaSetDevice(int device) { return device ? cudaErrorInvalidValue : cudaSuccess; }
 inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
-namespace emulation {
-inline launch_shape_t shape_of(cudaLaunchConfig_t const& config) {
-    launch_shape_t shape = {config.gridDim, config.blockDim, config.dynamicSmemBytes, {}};
-    for (unsigned i = 0; i < config.numAttrs; ++i)
-        if (config.attrs[i].id == cudaLaunchAttributeClusterDimension) shape.cluster = config.attrs[i].val.clusterDim;
-    return shape;
-}
-}  // namespace emulation
-template <class... parameters_t, class... arguments_t>
-cudaError_t cudaLaunchKernelEx(cudaLaunchConfig_t const* config, void (*kernel)(parameters_t...),
-                               arguments_t const&... arguments) {
-    emulation::run_grid(emulation::shape_of(*config), [&] { kernel(arguments...); });
-    return cudaSuccess;
-}
-template <class kernel_t>
-cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, kernel_t*, cudaLaunchConfig_t const* config) {
-    dim3 const cluster = emulation::shape_of(*config).cluster;
-    int const blocks = emulation::options().multiprocessors * emulation::options().resident;
-    *clusters = blocks / static_cast<int>(cluster.x * cluster.y * cluster.z);
-    return cudaSuccess;
-}
 template <class kernel_t>
 cudaError_t cudaFuncSetAttribute(kernel_t*, cudaFuncAttribute attribute, int value) {
     return attribute == cudaFuncAttributeMaxDynamicSharedMemorySize && value > 227 * 1024 ? cudaErrorInvalidValue

@@ -2,7 +2,6 @@
 // reach several blocks at once. Compute capability 9.0 and newer.
 #pragma once
 #include <cstdint>
-#include <cuda.h>
 
 namespace scaling_contrasts::ptx {
 
@@ -21,27 +20,12 @@ __device__ __forceinline__ uint32_t remote(uint32_t addr, uint32_t rank) {
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(out) : "r"(addr), "r"(rank));
     return out;
 }
-/// One arrival at a barrier of any block of the cluster; `b` is a remote() address. Without .release.cluster, which would
-/// wait for all that the thread has written to global memory: it orders what copies and products have read, and no more.
+/// One arrival at a barrier of any block of the cluster; `b` is a remote() address.
 __device__ __forceinline__ void mbar_arrive_remote(uint32_t b) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(b) : "memory");
 }
-/// Stores a word in another block's shared memory; its four bytes count at barrier `b` of that block. Both are remote()
-/// addresses.
-__device__ __forceinline__ void store_remote(uint32_t addr, uint32_t v, uint32_t b) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(addr), "r"(v), "r"(b)
-                 : "memory");
-}
 
 /// Copies to the same place of every block in `mask`, a bit a rank; the bytes count at each one's own barrier at `bar`.
-__device__ __forceinline__ void tma_load_multicast(uint32_t dst, CUtensorMap const* map, int x, int y, uint32_t bar,
-                                                   uint16_t mask) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, "
-        "{%2, %3}], [%4], %5;" ::"r"(dst),
-        "l"(map), "r"(x), "r"(y), "r"(bar), "h"(mask)
-        : "memory");
-}
 __device__ __forceinline__ void bulk_load_multicast(uint32_t dst, void const* src, uint32_t bytes, uint32_t bar,
                                                     uint16_t mask) {
     asm volatile(
