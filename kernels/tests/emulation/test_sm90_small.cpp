@@ -197,7 +197,7 @@ void bits(variant_t const& variant) {
 
 }  // namespace
 
-/// NAME: that variant alone.
+/// NAME: that variant alone, with all cases.
 int main(int count, char** arguments) {
     emulation::options().major = 9;
     emulation::options().multiprocessors = 3;
@@ -210,8 +210,8 @@ int main(int count, char** arguments) {
         if (count < 2 || variant.name == std::string(arguments[1])) {
             bits(variant);
             nobody(variant);
+            if (variant.tuning.one_launch == false) foreign(variant);
             if (variant.tuning.one_launch == true || count > 1) all(variant), several(variant);
-            else foreign(variant);
         }
     return testing::report();
 }
