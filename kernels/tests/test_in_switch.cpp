@@ -152,6 +152,54 @@ void check_sums(int world, int blocks, std::uint32_t first) {
     testing::expect(memory.all.untouched(), what + "all: the switch's address is no memory");
 }
 
+/// Writes down what a lane of a block does: w, a flag written; r, a flag read; f, a fence; l, s and +, the switch.
+struct noted_place_t : thread_place_t {
+    int number, count;
+    std::string* notes;
+    int lane() const { return number; }
+    int lanes() const { return count; }
+    std::uint32_t load_acquire(std::uint32_t const* p) const { return *notes += 'r', *p; }
+    void store_release(std::uint32_t* p, std::uint32_t v) const { *notes += 'w', *p = v; }
+};
+struct noted_switch_t : software::adder_t {
+    std::string* notes;
+    four_t load(four_t const* at) const { return *notes += 'l', adder_t::load(at); }
+    void store(four_t* at, four_t const& value) const { *notes += 's', adder_t::store(at, value); }
+    void add(four_t* at, four_t const& value) const { *notes += '+', adder_t::add(at, value); }
+    void fence() const { *notes += 'f'; }
+};
+
+/// The switch's address and a rank's own: every barrier has a fence between them, in every lane that writes a flag,
+/// behind what the switch did and before the flag. The peers have written their flags already.
+void check_fences() {
+    constexpr int world = 3, rank = 1;
+    for (int const lanes : {1, 2, 5})
+        for (int lane = 0; lane < lanes; ++lane) {
+            thread_domain_t domain(world, 64, 120);
+            memory_t memory(world);
+            auto const& m = domain.member(rank);
+            for (int peer = 0; peer < world; ++peer) m.flags[rank][peer] = 1000;
+            std::string notes;
+            noted_place_t const at = {{}, lane, lanes, &notes};
+            noted_switch_t const adder = {software::adder_t(memory.all), &notes};
+            std::size_t const flags = lane < world ? std::size_t((world - 1 - lane) / lanes + 1) : 0;
+            std::string const meeting = flags ? 'f' + std::string(flags, 'w') + std::string(flags, 'r') : "";
+            auto const is = [&](std::string const& want, char const* what) {
+                testing::expect(notes == want, std::string(what) + ", lane " + std::to_string(lane) + " of " +
+                                                   std::to_string(lanes) + ": " + notes + " for " + want);
+                notes.clear();
+            };
+            in_switch(at, adder, m, memory.data<four_t>(), std::size_t(lanes * world));
+            is(meeting + "ls" + meeting, "in_switch");
+            std::vector<four_t> own(static_cast<std::size_t>(lanes));
+            in_switch_small(at, adder, m, own.data(), memory.slots(), memory.slots_of(rank), own.data(), own.size(),
+                            capacity_k);
+            is('+' + meeting, "in_switch_small");
+            one_shot(at, m, own.data(), own.data(), 0);
+            is(flags ? meeting.substr(1) : "", "one_shot: one address, no fence");
+        }
+}
+
 /// What `auto` takes: the numbers are DESIGN's and the log's, not the code's.
 void check_choice() {
     using enum schedule_t;
@@ -179,6 +227,7 @@ void check_choice() {
 
 int main() {
     check_choice();
+    check_fences();
     for (int const world : {1, 2, 3, 5, 8}) {
         check_sums(world, 1, 0);
         check_sums(world, 3, 0);

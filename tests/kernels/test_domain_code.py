@@ -1,4 +1,5 @@
-"""Machine code of the in-switch all-reduce, which never ran on hardware: the switch adds, in float32 and bf16."""
+"""Machine code of the in-switch all-reduce, which never ran on hardware: the switch adds, in float32 and bf16, and
+fences stand between its address and a GPU's own."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tests.kernels.test_sm100_code import disassembler
 
 @pytest.fixture(scope="module")
 def kernels():
-    """Machine code for sm_90a of the domain's kernels that take a multicast address, by mangled name."""
+    """Machine code for sm_90a of the domain's kernels by mangled name."""
     tool = disassembler()
     if tool is None:
         pytest.skip("no cuobjdump: neither a CUDA toolkit nor Triton is installed")
@@ -29,12 +30,15 @@ def kernels():
     switched = {name: body for name, body in code.items() if "in_switch" in name}
     others = [name for name, body in code.items() if name not in switched and "LDGMC" in body]
     assert switched and not others, "such instructions fault on ordinary memory: only these kernels may have them"
-    return switched
+    ours = re.compile(r"6domain\d+(meet|one_shot|two_shot|in_switch)")
+    return {name: body for name, body in code.items() if ours.search(name)}
 
 
 def test_the_switch_adds_floats_and_bf16(kernels):
     code = {"four": "", "bf16": "", "small": ""}
     for name, body in kernels.items():
+        if "in_switch" not in name:
+            continue
         kind = "small" if "small" in name else "bf16" if "bf16" in name else "four"
         code[kind] += body
     assert re.search(r"\bLDGMC\.\S*ADD\.F32x4", code["four"]), "no switch-reduced load of four floats"
@@ -42,3 +46,29 @@ def test_the_switch_adds_floats_and_bf16(kernels):
     for kind in ("four", "bf16"):
         assert re.search(r"\bSTG\.E\.128\.STRONG\.SYS", code[kind]), f"{kind}: no 16-byte store to all replicas"
     assert re.search(r"\bREDG\.E\.ADD\.F32x4\S*STRONG\.SYS", code["small"]), "no addition to all replicas"
+
+
+# What memory sees, in the order of the code. fence.proxy.alias is MEMBAR.SC, of the GPU's scope or the system's as the
+# driver says, then CCTL.IVALL; a release of system scope is MEMBAR.ALL.SYS. The second flag is a missing peer's record.
+SEEN = {
+    "sync": r"BAR\.SYNC",
+    "fence": r"MEMBAR\.SC\.SYS",
+    "release": r"MEMBAR\.ALL\.SYS",
+    "flag": r"STG\.E\.STRONG\.SYS",
+    "wait": r"LDG\.E\.STRONG\.SYS",
+    "switch": r"(?:LDGMC|REDG\.E\.ADD\.F32x4|STG\.E\.128\.STRONG\.SYS)",
+}
+
+
+def test_a_fence_of_aliases_stands_before_the_flags_of_every_barrier(kernels):
+    words = re.compile(r"\b(?:" + "|".join(f"(?P<{word}>{code})" for word, code in SEEN.items()) + r")(?![\w])")
+    barrier = "sync fence release flag (wait )+release flag sync "
+    assert any("in_switch_small" in name for name in kernels) and any("one_shot" in name for name in kernels)
+    for name, body in kernels.items():
+        seen = "".join(f"{match.lastgroup} " for match in words.finditer(body))
+        if "in_switch_small" in name:
+            assert re.search(f"(switch )+{barrier}", seen) and seen.count("fence") == 1, f"{name}: {seen}"
+        elif "in_switch" in name:
+            assert re.search(f"^{barrier}(switch )+{barrier}", seen) and seen.count("fence") == 2, f"{name}: {seen}"
+        else:
+            assert "fence" not in seen, f"{name} has one address alone, and pays for a fence: {seen}"

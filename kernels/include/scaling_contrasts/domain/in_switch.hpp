@@ -1,6 +1,7 @@
 // Sums over ranks made by a switch: one address stands for the same place in every rank's memory. A `switch_t` is what
 // adds there: load(p) is the sum over all ranks of what lies at p, store(p, v) writes to all, add(p, v) adds to all.
-// GPUs have the NVSwitch (multimem.cuh), tests the host's threads. In what order it adds is the switch's own.
+// GPUs have the NVSwitch (multimem.cuh), tests the host's threads. In what order it adds is the switch's own. A rank
+// reads and writes its own memory by that memory's own address too: fence() stands between the two, in every barrier.
 #pragma once
 #include "scaling_contrasts/domain/all_reduce.hpp"
 
@@ -16,12 +17,12 @@ template <class value_t, class place_t, class switch_t>
 SCALING_CONTRASTS_HD void in_switch(place_t const& at, switch_t const& adder, member_t const& m, value_t* data,
                                     std::size_t count) {
     std::uint32_t const round = m.state->round;
-    barrier(at, m, round, 0, phase_t::inputs_k);
+    barrier(at, m, round, 0, phase_t::inputs_k, adder);
     slice_t const mine = slice_of(m.rank, m.world, count);
     std::size_t const first = std::size_t(at.channel()) * std::size_t(at.lanes()) + std::size_t(at.lane()),
                       step = std::size_t(at.channels()) * std::size_t(at.lanes());
     for (std::size_t i = mine.begin + first; i < mine.end; i += step) adder.store(data + i, adder.load(data + i));
-    barrier(at, m, round, 1, phase_t::outputs_k);
+    barrier(at, m, round, 1, phase_t::outputs_k, adder);
     close(at, m, 2);
 }
 
@@ -41,7 +42,7 @@ SCALING_CONTRASTS_HD void in_switch_small(place_t const& at, switch_t const& add
                       step = std::size_t(at.channels()) * std::size_t(at.lanes());
     for (std::size_t i = first; i < count; i += step) adder.add(slots + slot + i, in[i]);
     for (std::size_t i = first; i < capacity; i += step) own[old + i] = {};
-    barrier(at, m, round, 0, phase_t::small_k);
+    barrier(at, m, round, 0, phase_t::small_k, adder);
     for (std::size_t i = first; i < count; i += step) out[i] = own[slot + i];
     close(at, m, 1, 1);
 }

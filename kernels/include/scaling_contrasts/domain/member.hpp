@@ -110,14 +110,22 @@ SCALING_CONTRASTS_HD bool wait_for(place_t const& at, member_t const& m, int pee
     return true;
 }
 
+/// Memory that is accessed by one address alone.
+struct one_address_t {
+    SCALING_CONTRASTS_HD void fence() const {}
+};
+
 /// Barrier number `index` of a call that began at round `base`: every lane of this channel, on every rank. What any
-/// lane wrote before, to any rank's memory, all lanes may read after.
-template <class place_t>
+/// lane wrote before, to any rank's memory, all lanes may read after. `memory.fence()` stands between accesses before
+/// and after by different addresses of the same memory. The lanes that write flags fence: what any lane did is before
+/// them, by sync(), and every way from there to a lane of this or another rank, by sync() and by flags, leads past one.
+template <class place_t, class memory_t = one_address_t>
 SCALING_CONTRASTS_HD void barrier(place_t const& at, member_t const& m, std::uint32_t base, std::uint32_t index,
-                                  phase_t phase) {
+                                  phase_t phase, memory_t const& memory = {}) {
     at.sync();
     std::uint32_t const target = base + index + 1;
     std::uint64_t const begin = at.now();
+    if (at.lane() < m.world) memory.fence();
     for (int peer = at.lane(); peer < m.world; peer += at.lanes())
         at.store_release(m.flags[peer] + at.channel() * max_devices_k + m.rank, target);
     for (int peer = at.lane(); peer < m.world; peer += at.lanes()) wait_for(at, m, peer, target, phase);

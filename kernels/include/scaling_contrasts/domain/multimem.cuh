@@ -1,12 +1,20 @@
 // The NVSwitch as what adds (compute capability 9.0 and newer), by multimem instructions on a multicast address. In what
 // order it adds is not documented. Compiles, never run on hardware.
+//
+// All are relaxed, and of system scope, so that additions by several GPUs to one place are atomic. What orders them is
+// the barrier (member.hpp): bar.sync, then flags released and acquired at system scope, by one address, the same on all
+// GPUs. PTX ISA, Causality Order, "proxy-preserved base causality order": accesses to aliases, which the multicast
+// address and a GPU's own are, are ordered if an alias proxy fence lies on the way from one to the other, in whichever
+// thread. Start and end of a kernel, a copy or a memset (Memory Synchronization, "API synchronization") need none.
 #pragma once
 #include "scaling_contrasts/domain/gpu_place.cuh"
 #include "scaling_contrasts/domain/in_switch.hpp"
+#include "scaling_contrasts/ptx/barrier.cuh"
 
 namespace scaling_contrasts::domain {
 
 struct multimem_t {
+    __device__ __forceinline__ void fence() const { ptx::fence_alias(); }
     __device__ __forceinline__ four_t load(four_t const* at) const {
         four_t v;
 #if __CUDA_ARCH__ >= 900

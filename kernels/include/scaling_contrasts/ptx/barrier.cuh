@@ -62,6 +62,9 @@ __device__ __forceinline__ void named_sync(int id, int threads) {
 __device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 /// The same for global memory, in both directions.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+/// Accesses by one virtual address before, by another of the same memory after (PTX ISA, Proxies, Causality Order). It
+/// orders nothing between threads: a release and an acquire do, and it stands on the way between the two accesses.
+__device__ __forceinline__ void fence_alias() { asm volatile("fence.proxy.alias;" ::: "memory"); }
 __device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
 __device__ __forceinline__ uint32_t load_acquire(uint32_t const* p) {
