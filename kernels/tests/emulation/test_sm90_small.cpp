@@ -202,16 +202,19 @@ int main(int count, char** arguments) {
     emulation::options().major = 9;
     emulation::options().multiprocessors = 3;
     choices();
-    sm90_tuning_t three, one;
+    sm90_tuning_t three, one, wide;
     three.fp16 = one.fp16 = false;
     three.small_items = one.small_items = true;
     three.one_launch = false, one.one_launch = true;
-    for (auto const& variant : {variant_t{"small items", three}, variant_t{"one launch", one}})
+    wide = one, wide.narrow_tiles = false;
+    for (auto const& variant :
+         {variant_t{"small items", three}, variant_t{"one launch", one}, variant_t{"wide tiles", wide}})
         if (count < 2 || variant.name == std::string(arguments[1])) {
             bits(variant);
             nobody(variant);
             if (variant.tuning.one_launch == false) foreign(variant);
-            if (variant.tuning.one_launch == true || count > 1) all(variant), several(variant);
+            if (variant.tuning.one_launch == true || count > 1) several(variant);
+            if ((variant.tuning.one_launch == true && !variant.tuning.narrow_tiles) || count > 1) all(variant);
         }
     return testing::report();
 }

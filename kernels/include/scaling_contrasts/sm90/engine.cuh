@@ -23,9 +23,11 @@ struct sm90_tuning_t {
     std::optional<bool> fp16 = {};  ///< rows and weights as fp16, in scratch; empty: where gradients are fp32
     /// Score items of 64 x 64 cells, for the article's ladder in bf16 without pairs_once; empty: where rows are few.
     std::optional<bool> small_items = {};
-    /// With these, a step is one kernel where it can be: no other device, no columns past the ladder; empty: where rows
-    /// are fewer still.
+    /// With these, a step is one kernel where it can be: no other device, no columns past the ladder, 32-bit numbers of
+    /// X's elements; empty: where rows are fewer still.
     std::optional<bool> one_launch = {};
+    /// With that, gradient tiles of 64 columns, not 128; empty: where rows are fewer still.
+    std::optional<bool> narrow_tiles = {};
 };
 
 class sm90_engine_t {
@@ -284,11 +286,11 @@ class sm90_engine_t {
         choose_kind(p, tuning);
         if (small_items_ && (!fast_ || fp16_ || p.pairs_once))
             return refuse("small items are for the article's ladder, in bf16, with blocks scored for one GPU");
+        int const piece = narrow_tiles_ ? sm90::piece_k / 2 : sm90::piece_k;
         for (int band = 0; band < a_.prefixes; ++band) {
             int const begin = band ? int(p.prefixes[band - 1]) : 0, end = int(p.prefixes[band]);
-            for (int column = begin; column < end; column += sm90::piece_k)
-                a_.program[a_.programs++] = {int16_t(band), int16_t(column),
-                                             int16_t(std::min(sm90::piece_k, end - column))};
+            for (int column = begin; column < end; column += piece)
+                a_.program[a_.programs++] = {int16_t(band), int16_t(column), int16_t(std::min(piece, end - column))};
         }
         a_.rows_everywhere = double(p.total_live);
         a_.self_pairs = p.self_pairs;
@@ -312,11 +314,12 @@ class sm90_engine_t {
     }
     /// What was fastest on an H200, by size: docs/performance.md.
     void choose_kind(gpu_problem_t const& p, sm90_tuning_t const& tuning) {
-        constexpr uint32_t small_items_rows_k = 5120, one_launch_rows_k = 3072;
+        constexpr uint32_t small_items_rows_k = 5120, one_launch_rows_k = 3072, narrow_tiles_rows_k = 2048;
         bool const few = std::max(p.rows, p.candidate_rows) <= small_items_rows_k;
         small_items_ = tuning.small_items.value_or(few && fast_ && !fp16_ && !p.pairs_once);
-        one_launch_ = small_items_ && p.candidate_rows == 0 && a_.columns == a_.dims &&
+        one_launch_ = small_items_ && p.candidate_rows == 0 && a_.columns == a_.dims && p.rows < 1u << 22 &&
                       tuning.one_launch.value_or(p.rows <= one_launch_rows_k);
+        narrow_tiles_ = one_launch_ && tuning.narrow_tiles.value_or(p.rows <= narrow_tiles_rows_k);
     }
     void plan_superblocks(sm90::params_t& a) const {
         a.strips_i = (a.row.blocks + sm90::strip_k - 1) / sm90::strip_k;
@@ -374,7 +377,7 @@ class sm90_engine_t {
         take(column_records_, column_blocks * sm90::record_floats(a_.prefixes));
         take(a_.s, blocks * prefixes * sm90::tile_k);
         take(a_.sums, blocks * 2);
-        take(a_.partials, blocks * (one_launch_ ? 4 : 3));
+        take(a_.partials, blocks * 3);
         take(a_.finished, 64);
         take(a_.residual_count, blocks * sm90::tile_k);
         take(a_.residuals, blocks * sm90::tile_k * (fast_ ? sm90::residuals_k : 0));
@@ -449,7 +452,8 @@ class sm90_engine_t {
 
     gpu_problem_t problem_;
     sm90::params_t a_ = {};
-    bool fast_ = false, fp16_ = false, small_items_ = false, one_launch_ = false, scored_ = false, flags_clean_ = false;
+    bool fast_ = false, fp16_ = false, small_items_ = false, one_launch_ = false, narrow_tiles_ = false;
+    bool scored_ = false, flags_clean_ = false;
     int sms_ = 0;
     float *row_records_ = nullptr, *column_records_ = nullptr, *row_scale_ = nullptr;
     __nv_bfloat16 *row_y_ = nullptr, *column_y_ = nullptr;  // fp16 in fact

@@ -16,6 +16,7 @@ struct consumer_t {
     ring_t<shared::score_stages_k> score;
     ring_t<shared::gradient_stages_k> gradient;
     uint32_t outputs = 0;  // parity of the stagings so far
+    uint32_t terms = 0;    // parity of the tiles finished here
     uint32_t exact = 0;    // score: a bit a band, where the last tile's logits were not far below zero
 
     /// One arrival at the barrier at `offset`.
@@ -119,20 +120,25 @@ __device__ __forceinline__ void write_share(params_t const& a, item_t const& ite
     c.outputs ^= 1;
 }
 
-/// The last share of a tile, where the step is one launch: see finish_share.cuh.
+/// Where the step is one launch: other warps' leave to look up what the end of a tile needs (row_terms.cuh), and that
+/// end (finish_share.cuh).
+template <class kind_>
+__device__ __forceinline__ void begin_terms(consumer_t<kind_>& c);
 template <class kind_, int size_>
 __device__ __forceinline__ void finish_share(params_t const& a, item_t const& item, consumer_t<kind_>& c, uint32_t seen,
-                                             scales_t const& scale, float (&top)[size_], float (&bottom)[size_]);
+                                             float (&top)[size_], float (&bottom)[size_]);
 
 template <class kind_, int size_>
-__device__ __forceinline__ void gradient_item(params_t const& a, item_t const& item, consumer_t<kind_>& c,
-                                              scales_t const& scale) {
+__device__ __forceinline__ void gradient_item(params_t const& a, item_t const& item, consumer_t<kind_>& c) {
     sum_t const sum = sum_of<kind_>(a, item);
     uint32_t seen = 0;  // looked up early, so that the answer is here when it is needed
     if (c.lane == 0 && item.count)
         seen = *const_cast<uint32_t const volatile*>(a.turn + item.row * a.programs + item.at);
     bool unread = false;  // the stage before is not handed back yet
     stopwatch_t watch;
+    bool const last = completes<kind_>(a, item, sum);
+    if constexpr (kind_::one_launch)
+        if (last) begin_terms(c);
     float top[size_], bottom[size_];
     ptx::zero(top);
     ptx::zero(bottom);
@@ -141,12 +147,9 @@ __device__ __forceinline__ void gradient_item(params_t const& a, item_t const& i
     last_stage<kind_>(c);
     watch.lap(size_ == 64 ? wide_products_k : narrow_products_k, c.thread == 0);
     watch.count(size_ == 64 ? wide_items_k : narrow_items_k, c.thread == 0);
-    if constexpr (kind_::one_launch) {
-        if (completes<kind_>(a, item, sum)) finish_share<kind_>(a, item, c, seen, scale, top, bottom);
-        else write_share<kind_>(a, item, c, seen, top, bottom);
-    } else {
-        write_share<kind_>(a, item, c, seen, top, bottom);
-    }
+    if constexpr (kind_::one_launch)
+        if (last) finish_share<kind_>(a, item, c, seen, top, bottom);
+    if (!last) write_share<kind_>(a, item, c, seen, top, bottom);
     watch.lap(gradient_output_k, c.thread == 0);
 }
 

@@ -1,10 +1,10 @@
 // A step in one launch, for few rows and no other device: what else the step kernel does then. Two warps of each CTA that
 // have no other work find the rows' norms while the first products run; a score item waits for those of its two row
-// blocks. The last share of a gradient tile is finished where it is (finish_share.cuh). The last CTA to leave sums up
-// the scalars, and zeroes all counts for the next step.
+// blocks. Then they look up what a gradient tile needs at its end (row_terms.cuh), where its last share is finished
+// (finish_share.cuh). The last CTA to leave sums up the scalars, and zeroes all counts for the next step.
 //
-// Warps that find norms wait for nothing, and items only for items taken before them: nothing hangs, whatever the order
-// in which CTAs start, as long as all of them run in the end.
+// Norms are found before anything is waited for, and items wait only for items taken before them: nothing hangs,
+// whatever the order in which CTAs start, as long as all of them run in the end.
 #pragma once
 #include "scaling_contrasts/sm90/finish.cuh"
 #include "scaling_contrasts/sm90/shared.cuh"
@@ -98,7 +98,7 @@ __device__ __forceinline__ void leave(one_launch_params_t const& a, uint32_t at_
     double sum = 0.0;
     for (int block = lane; block < a.row.blocks; block += 32) {
         if (k == 1)
-            for (int warp = 0; warp < 4; ++warp) sum += __ldcg(a.partials + 4 * block + warp);
+            for (int part = 0; part < 2; ++part) sum += __ldcg(a.partials + 2 * block + part);
         else sum += double(__ldcg(reinterpret_cast<long long const*>(a.sums) + 2 * block + k / 2)) / double(scale.sum);
     }
     sum = sum_over_warp(sum) * (double(a.weight) / a.rows_everywhere);

@@ -45,9 +45,10 @@ struct alignas(1024) shared_t {
     item_t item[queue_k];
     uint64_t full[stages_k], empty[stages_k];
     uint64_t item_full[queue_k], item_empty[queue_k];
-    uint64_t out_full, out_empty;  // staged output, and leave to stage more
-    uint64_t drained;              // a score item's planes have left the stash
-    uint64_t stats_full;           // one launch: those of a score item are there
+    uint64_t out_full, out_empty;      // staged output, and leave to stage more
+    uint64_t drained;                  // a score item's planes have left the stash
+    uint64_t stats_full;               // one launch: those of a score item are there
+    uint64_t terms_begun, terms_full;  // rows' own terms: S is whole and their place free; they are there
 
     static constexpr uint32_t at_stash = score_stages_k * score_stage_bytes_k;
     __host__ __device__ static constexpr uint32_t at_stats(int parity, int side) {
@@ -63,12 +64,14 @@ struct alignas(1024) shared_t {
     static constexpr uint32_t at_out_empty = at_out_full + 8;
     static constexpr uint32_t at_drained = at_out_empty + 8;
     static constexpr uint32_t at_stats_full = at_drained + 8;
+    static constexpr uint32_t at_terms_begun = at_stats_full + 8;
+    static constexpr uint32_t at_terms_full = at_terms_begun + 8;
 };
 using article_shared_t = shared_t<article_t<false>>;
 using small_shared_t = shared_t<small_items_t>;
 using general_shared_t = shared_t<general_t<false>>;
-static_assert(offsetof(article_shared_t, stats_full) == article_shared_t::at_stats_full &&
-              offsetof(general_shared_t, stats_full) == general_shared_t::at_stats_full);
+static_assert(offsetof(article_shared_t, terms_full) == article_shared_t::at_terms_full &&
+              offsetof(general_shared_t, terms_full) == general_shared_t::at_terms_full);
 static_assert(article_shared_t::at_stash + stash_k * article_shared_t::area_bytes_k <=
               article_shared_t::operand_bytes_k);
 static_assert(small_shared_t::gradient_stages_k * gradient_stage_bytes_k <= small_shared_t::operand_bytes_k);
@@ -112,7 +115,9 @@ __device__ __forceinline__ item_t read_item_alone(uint32_t base, queue_t& queue)
     queue.next();
     return {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
 }
-constexpr int item_readers_k = 4 + 1;  // warps: the consumers' and the one that stores
+/// Warps: the consumers', the one that stores, and those that look ahead.
+template <class kind_>
+constexpr int item_readers_k = 4 + 1 + (kind_::one_launch ? 2 : 0);
 
 /// How the sum of a gradient item runs: `transposed` blocks stored as (k, row), then `direct` ones stored as (row, k).
 struct sum_t {

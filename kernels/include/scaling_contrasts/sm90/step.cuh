@@ -20,6 +20,11 @@ __device__ __forceinline__ void publish(params_t const& a, uint32_t base) {
         if (item.kind == gradient_k) {
             ptx::mbar_wait(out_full, outputs);
             outputs ^= 1;
+            if constexpr (kind_::one_launch)
+                if (completes<kind_>(a, item, sum_of<kind_>(a, item)) && int(item.index) + a.ring >= a.superblocks) {
+                    ptx::mbar_arrive(out_empty);  // nobody waits for this one
+                    continue;
+                }
             ptx::fence_gpu();
             ptx::add_release(a.consumed + item.index, 1);
             ptx::store_release(a.turn + item.row * a.programs + item.at, item.count + 1);
@@ -79,12 +84,16 @@ __global__ void __launch_bounds__(threads_k, ctas_k)
         }
         for (int i = 0; i < queue_k; ++i) {
             ptx::mbar_init(base + shared::at_item_full + i * 8, 1);
-            ptx::mbar_init(base + shared::at_item_empty + i * 8, item_readers_k);
+            ptx::mbar_init(base + shared::at_item_empty + i * 8, item_readers_k<kind_>);
         }
         ptx::mbar_init(base + shared::at_out_full, 4);
         ptx::mbar_init(base + shared::at_out_empty, 1);
         ptx::mbar_init(base + shared::at_drained, 1);
-        if constexpr (kind_::one_launch) ptx::mbar_init(base + shared::at_stats_full, 1);
+        if constexpr (kind_::one_launch) {
+            ptx::mbar_init(base + shared::at_stats_full, 1);
+            ptx::mbar_init(base + shared::at_terms_begun, 4);
+            ptx::mbar_init(base + shared::at_terms_full, 2);
+        }
         ptx::fence_mbar_init();
     }
     __syncthreads();
@@ -95,7 +104,10 @@ __global__ void __launch_bounds__(threads_k, ctas_k)
         if (warp == 0) produce<kind_>(a, maps, base);
         else if (warp == 1 && lane == 0) publish<kind_>(a, base);
         if constexpr (kind_::one_launch)
-            if (warp > 1) find_statistics(a, warp, lane);
+            if (warp > 1) {
+                find_statistics(a, warp, lane);
+                find_terms<kind_>(a, base, warp, lane);
+            }
     } else {
         ptx::reg_alloc<216>();
         consumer_t<kind_> c;
@@ -112,8 +124,8 @@ __global__ void __launch_bounds__(threads_k, ctas_k)
             if (item.kind == stop_k) break;
             if (item.kind == score_k) score_item<kind_>(a, item, c, scale);
             else if (__reduce_or_sync(~0u, uint32_t(a.program[item.at].width)) == piece_k)
-                gradient_item<kind_, 64>(a, item, c, scale);
-            else gradient_item<kind_, 32>(a, item, c, scale);
+                gradient_item<kind_, 64>(a, item, c);
+            else gradient_item<kind_, 32>(a, item, c);
         }
     }
     if constexpr (kind_::one_launch) leave(a, base + shared::at_item);
