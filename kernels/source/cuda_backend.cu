@@ -18,7 +18,7 @@ namespace {
 
 constexpr char const* option_names_k[] = {
     "graph",      "superblock", "virtual_devices", "meeting", "deadline_ms", "offload", "device_memory_mib",
-    "block_rows", "row_blocks", "several_boxes",   "fp16"};
+    "block_rows", "row_blocks", "several_boxes",   "fp16",    "two_set"};
 
 bool flag(run_options_t const& options, char const* name, bool otherwise) {
     return options.option(name, otherwise ? "true" : "false") == "true";
@@ -167,7 +167,9 @@ class cuda_backend_t final : public backend_t {
                                       out_.back().data(),
                                       ledger,
                                       side_limit,
-                                      fp16_of(options_)};
+                                      fp16_of(options_),
+                                      {},
+                                      options_.option("two_set", "auto")};
             devices[index].step = engine == "sm90"    ? make_sm90_step(in)
                                   : engine == "sm100" ? make_sm100_step(in)
                                                       : make_tiles_step<sm80::engine_t>(in);
@@ -402,7 +404,7 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
     for (auto const& [name, value] : options.options)
         if (std::ranges::find(option_names_k, name) == std::end(option_names_k))
             return "unknown option " + name +
-                   "; known are graph, superblock, fp16, virtual_devices, meeting, deadline_ms and several_boxes, "
+                   "; known are graph, superblock, fp16, two_set, virtual_devices, meeting, deadline_ms and several_boxes, "
                    "and of "
                    "streaming from the "
                    "host's memory offload, device_memory_mib, block_rows and row_blocks";
@@ -414,8 +416,16 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
     if (flag(options, "offload", false)) return offload_unsupported(problem, options);
     if (auto const fp16 = options.option("fp16", "auto"); fp16 != "auto" && fp16 != "true" && fp16 != "false")
         return "option fp16 is '" + fp16 + "'; known are auto, true and false";
-    if (fp16_of(options) == true && (engine != "sm90" || problem.loss != loss_t::one_set_sigmoid_k))
-        return "option fp16 is for one_set_sigmoid on the sm90 engine";
+    if (fp16_of(options) == true && (engine != "sm90" || is_softmax(problem.loss)))
+        return "option fp16 is for the sigmoid losses on the sm90 engine";
+    if (auto const two_set = options.option("two_set", "auto"); two_set != "auto") {
+        if (two_set != "grid" && two_set != "ladder")
+            return "option two_set is '" + two_set + "'; known are auto, grid and ladder";
+        if (engine != "sm90" || problem.loss != loss_t::two_set_sigmoid_k)
+            return "option two_set is for two_set_sigmoid on the sm90 engine";
+        if (two_set == "grid" && problem.pairs_once)
+            return "option two_set=grid finds no gradients of another GPU's rows; leave out pairs=once";
+    }
     if (auto const meeting = options.option("meeting", "flags"); meeting != "flags" && meeting != "events")
         return "option meeting is '" + meeting + "'; known are flags and events";
     if (auto const reason = problem.pairs_once ? pairs_unsupported(problem) : ""; !reason.empty()) return reason;

@@ -1,6 +1,5 @@
 // A step by the sm90 engine. Compiled for sm_90a alone.
-#include "cuda_sm90.cuh"
-#include "scaling_contrasts/sm90/engine.cuh"
+#include "cuda_sm90_two_set_ladder.cuh"
 
 namespace scaling_contrasts::bench {
 namespace {
@@ -66,9 +65,10 @@ class sm90_step_t final : public gpu::device_step_t {
 bool sm90_built() { return true; }
 
 std::string sm90_unsupported(problem_t const& problem) {
+    if (two_set_ladder_step_t::takes(problem)) return "";
     if (problem.pairs_once && problem.world_size > 1 && problem.loss != loss_t::one_set_sigmoid_k)
-        return "the sm90 engine finds gradients of another GPU's rows in one_set_sigmoid alone; leave out pairs=once, "
-               "or use engine sm80";
+        return "the sm90 engine finds gradients of another GPU's rows in one_set_sigmoid and with the article's ladder "
+               "alone; leave out pairs=once, or use engine sm80";
     auto const given = gpu_problem(problem, 0);
     if (sets_of(problem.loss) == 2 && problem.prefixes.size() > 1 && given.fp32_gradients)
         return "the sm90 engine rounds a ladder's weights twice over two sets, too coarse for fp32 gradients";
@@ -86,6 +86,7 @@ std::string sm90_unsupported(problem_t const& problem) {
 }
 
 std::unique_ptr<gpu::device_step_t> make_sm90_step(step_inputs_t const& in) {
+    if (two_set_ladder_step_t::takes(in.problem, in.two_set)) return std::make_unique<two_set_ladder_step_t>(in);
     if (sets_of(in.problem.loss) == 2) return make_sm90_two_set_step(in);
     if (in.problem.loss == loss_t::one_set_info_nce_k) return make_sm90_groups_step(in);
     if (in.problem.forward_only) return make_sm90_forward_step(in);

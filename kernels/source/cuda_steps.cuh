@@ -19,8 +19,9 @@ struct step_inputs_t {
     double* out;            ///< [3]: the device's part of loss, dL/dt, dL/db
     gpu::ledger_t& ledger;  ///< of the device
     int side_limit;  ///< of superblocks, where the engine has a choice (sm80; sm90's one_set_info_nce); 0: its own
-    std::optional<bool> fp16 = {};         ///< sm90's one_set_sigmoid: rows and weights as fp16; empty: its own choice
-    std::optional<bool> small_items = {};  ///< the same engine's kernels for few rows (tests); empty: its own choice
+    std::optional<bool> fp16 = {};         ///< sm90's sigmoids: rows and weights as fp16; empty: its own choice
+    std::optional<bool> small_items = {};  ///< its one set's kernels for few rows (tests); empty: its own choice
+    std::string two_set = "auto";  ///< its two_set_sigmoid: grid, or ladder for any; auto: ladder for the article's
 };
 
 /// The sm90 and sm100 engines have sources of their own, for their instructions exist on few architectures. Where those

@@ -1,14 +1,17 @@
-// Correctness of the sm90 engine of the losses over two sets against float64, computed on the same GPU by plain loops
+// Correctness of the sm90 engines of the losses over two sets against float64, computed on the same GPU by plain loops
 // over the formulas.
 //   two_set_checks [quick|all|large|tiny]     one line a case, and at the end 'N passed, N failed'
+//   two_set_checks ladder|ladder_tiny         the same of the engine of two_set_sigmoid's ladders
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "scaling_contrasts/inputs.hpp"
 #include "scaling_contrasts/sm90/two_set_engine.cuh"
+#include "scaling_contrasts/sm90/two_set_ladder_engine.cuh"
 #include "sm90_checks.cuh"
 
 enum class rows_t {
@@ -148,6 +151,8 @@ struct case_t {
     rows_t kind = rows_t::plain;
     bool ramp = false;
     two_set_tuning_t tuning = {};
+    std::optional<sm90_tuning_t> ladder_engine = {};  // run by that engine, so tuned
+    bool once = false;                                // a block of two GPUs is scored by one of them
 };
 
 int passed = 0, failed = 0;
@@ -173,8 +178,11 @@ void run(case_t const& c) {
         std::unique_ptr<array_t<uint8_t>> gradient[2], scratch, forward_scratch;
         std::unique_ptr<array_t<float>> scalars;
         sm90_two_set_engine_t engine, forward;
+        sm90_two_set_ladder_engine_t ladder;
+        std::unique_ptr<array_t<uint8_t>> partial;
         size_t bytes = 0, forward_bytes = 0;
         uint32_t live = 0;
+        int64_t first = 0;
     };
     std::vector<gpu_t> gpu(gpus);
     array_t<bf16_t> packed[2] = {array_t<bf16_t>(n * c.dims), array_t<bf16_t>(n * c.dims)};
@@ -197,6 +205,7 @@ void run(case_t const& c) {
             }
         }
         first += live;
+        it.first = first - live;
         gpu_problem_t p;
         p.loss = c.loss;
         p.rows = uint32_t(rows);
@@ -210,17 +219,47 @@ void run(case_t const& c) {
         p.fp32_gradients = c.fp32;
         p.total_live = uint64_t(n);
         for (int64_t r : c.rows) p.candidate_rows = std::max(p.candidate_rows, uint32_t(r));
+        it.scalars = std::make_unique<array_t<float>>(4);
+        if (c.ladder_engine) {
+            it.bytes = sm90_two_set_ladder_engine_t::scratch_bytes(p, *c.ladder_engine);
+            it.scratch = std::make_unique<array_t<uint8_t>>(it.bytes);
+            CALL(it.ladder.construct(p, it.scratch->get(), *c.ladder_engine));
+            it.partial = std::make_unique<array_t<uint8_t>>(c.once ? it.ladder.partial_bytes() : 1);
+            continue;
+        }
         it.bytes = sm90_two_set_engine_t::scratch_bytes(p, false, c.tuning);
         it.forward_bytes = sm90_two_set_engine_t::scratch_bytes(p, true, c.tuning);
         it.scratch = std::make_unique<array_t<uint8_t>>(it.bytes);
         it.forward_scratch = std::make_unique<array_t<uint8_t>>(it.forward_bytes);
-        it.scalars = std::make_unique<array_t<float>>(4);
         CALL(it.engine.construct(p, it.scratch->get(), false, c.tuning));
         CALL(it.forward.construct(p, it.forward_scratch->get(), true, c.tuning));
     }
     cudaStream_t stream;
     CHECK(cudaStreamCreate(&stream));
+    auto ladder_step = [&] {
+        for (gpu_t& it : gpu)
+            CALL(it.ladder.begin(it.x[0]->get(), it.x[1]->get(), it.first, tb.get(), tb.get() + 1,
+                                 {it.gradient[0]->get(), it.gradient[1]->get()}, stream));
+        for (bool own : {true, false})
+            for (gpu_t& it : gpu)
+                for (gpu_t& other : gpu)
+                    if ((&it == &other) == own && !(c.once && !own))
+                        CALL(it.ladder.score(other.x[0]->get(), other.x[1]->get(), other.live, other.first, own,
+                                             stream));
+        for (size_t round = 1; c.once && round < gpus; ++round) {
+            for (size_t k = 0; k < gpus; ++k) {
+                gpu_t& other = gpu[(k + round) % gpus];
+                CALL(gpu[k].ladder.score_pair(other.x[1]->get(), other.live, other.first, gpu[k].partial->get(),
+                                              stream));
+            }
+            for (size_t k = 0; k < gpus; ++k)
+                CALL(gpu[k].ladder.take_pair(gpu[(k + gpus - round) % gpus].partial->get(), gpu[k].live, stream));
+        }
+        for (gpu_t& it : gpu)
+            CALL(it.ladder.finish({it.gradient[0]->get(), it.gradient[1]->get()}, it.scalars->get(), stream));
+    };
     auto step = [&](sm90_two_set_engine_t gpu_t::* which) {
+        if (c.ladder_engine) return ladder_step();
         for (gpu_t& it : gpu) CALL((it.*which).begin(it.x[0]->get(), it.x[1]->get(), tb.get(), tb.get() + 1, stream));
         // every GPU's own block first, then the others'
         auto for_each_block = [&](auto visit) {
@@ -288,7 +327,8 @@ void run(case_t const& c) {
     for (gpu_t& it : gpu) {
         for (int set = 0; set < 2; ++set)
             guards = guards && it.x[set]->guards_hold() && it.gradient[set]->guards_hold();
-        guards = guards && it.scratch->guards_hold() && it.forward_scratch->guards_hold() && it.scalars->guards_hold();
+        guards = guards && it.scratch->guards_hold() && it.scalars->guards_hold();
+        for (auto* each : {&it.forward_scratch, &it.partial}) guards = guards && (!*each || (*each)->guards_hold());
     }
 
     double *norm[2], *cosine, *sums[2], *excess[2], *g, *ref[2], *terms[2], *out;
@@ -366,16 +406,63 @@ void run(case_t const& c) {
                  et = relative(got.scalars[1], want_sums[1], want_sums[3]),
                  eb = relative(got.scalars[2], want_sums[2], want_sums[4]);
     // weights are bf16: 2e-3 at most each, which a mean over few cells does not lower; a ladder's are rounded twice
-    double const limit = !c.fp32 || n <= 2 || s.prefixes > 1 ? 3e-3 : 2e-3;
+    // twice, or are fp16
+    bool const fp16 = c.ladder_engine && c.ladder_engine->fp16.value_or(true);
+    double const limit = fp16 && c.fp32 ? 5e-4 : !c.fp32 || n <= 2 || s.prefixes > 1 ? 3e-3 : 2e-3;
     bool const ok = same && guards && worst <= limit && el <= 1e-5 && et <= 1e-4 && eb <= 1e-4;
     ok ? ++passed : ++failed;
     std::printf("%s %s R=%lld live=%lld of %lld D=%d P=%zu t=%g b=%g%s%s%s%s | dI, dC%s | loss %.1e dt %.1e db %.1e | "
                 "repeats %s, guards %s%s\n",
                 ok ? "ok   " : "WRONG", name_of(c.loss), (long long)c.rows[0], (long long)c.live[0], (long long)n,
                 c.dims, c.ladder.size(), c.t, c.b, c.fp32 ? " fp32" : "", name_of(c.kind), c.ramp ? " ramp" : "",
-                c.tuning.general ? " general" : "", bands, el, et, eb, same ? "yes" : "NO", guards ? "hold" : "BROKEN",
+                c.tuning.general           ? " general"
+                : !c.ladder_engine         ? ""
+                : c.ladder_engine->general ? " ladder engine, general"
+                : fp16                     ? " ladder engine"
+                                           : " ladder engine, bf16",
+                bands, el, et, eb, same ? "yes" : "NO", guards ? "hold" : "BROKEN",
                 got.scalars[0] == forward_loss ? "" : ", forward differs");
     std::fflush(stdout);
+}
+
+/// two_set_sigmoid by the engine of ladders.
+std::vector<case_t> ladder_cases(bool tiny) {
+    std::vector<int> const article = {64, 128, 256, 512, 1024};
+    std::vector<case_t> cases;
+    auto add = [&](std::vector<int64_t> rows, std::vector<int64_t> live, double t, double b, bool fp32) {
+        auto& it = cases.emplace_back(case_t{loss_t::two_set_sigmoid_k, std::move(rows), std::move(live), 1024, article,
+                                             t, b, fp32});
+        it.ladder_engine.emplace();
+        return &it;
+    };
+    if (tiny) {
+        add({130}, {130}, 5, -1, true);
+        add({200, 70}, {190, 70}, 10, -10, false);
+        add({140, 140}, {140, 130}, 5, -1, false)->once = true;
+        return cases;
+    }
+    struct tb_t {
+        double t, b;
+    };
+    for (tb_t v : {tb_t{10, -10}, tb_t{5, -1}, tb_t{100, -10}})
+        for (int64_t rows : {1, 63, 65, 129, 300, 1000})
+            for (bool fp32 : {false, true}) add({rows}, {rows}, v.t, v.b, fp32);
+    add({2049}, {2049}, 10, -10, false);
+    add({4097}, {4000}, 5, -1, true);
+    for (tb_t v : {tb_t{20, 5}, tb_t{0.01, -5}, tb_t{0, -1}, tb_t{150, -10}}) add({640}, {640}, v.t, v.b, true);
+    for (rows_t kind : {rows_t::zeros, rows_t::twins})
+        for (bool fp32 : {false, true}) add({600}, {600}, 5, -1, fp32)->kind = kind;
+    add({1000}, {700}, 5, -1, false);
+    for (bool once : {false, true}) {
+        add({1000, 1000, 1000}, {900, 1000, 100}, 5, -1, true)->once = once;
+        add({300, 300}, {0, 200}, 5, -1, false)->once = once;
+        add({2049, 2049}, {2049, 2000}, 10, -10, false)->once = once;
+    }
+    for (bool fp32 : {false, true}) {
+        add({1000}, {1000}, 5, -1, fp32)->ladder_engine->general = true;
+        if (!fp32) add({1000}, {1000}, 10, -10, false)->ladder_engine->fp16 = false;
+    }
+    return cases;
 }
 
 int main(int argc, char** argv) {
@@ -389,7 +476,10 @@ int main(int argc, char** argv) {
         cases.push_back({loss, {rows}, {rows}, dims, std::move(ladder), v.t, v.b, fp32});
         return &cases.back();
     };
+    bool const ladders = mode == "ladder" || mode == "ladder_tiny";
+    if (ladders || mode == "all") cases = ladder_cases(mode == "ladder_tiny");
     for (loss_t loss : {loss_t::two_set_sigmoid_k, loss_t::info_nce_k}) {
+        if (ladders) break;
         if (mode == "tiny") {  // for compute-sanitizer
             one(loss, 130, 256, {256}, {5, -1}, true);
             cases.push_back({loss, {200, 70}, {190, 70}, 256, {64, 192}, 5, -1, false});

@@ -1,7 +1,8 @@
-// The sm90 engine of the losses over two sets behind a C interface, for two_set_bench.py.
+// The sm90 engines of the losses over two sets behind a C interface, for two_set_bench.py.
 #include <memory>
 
 #include "scaling_contrasts/sm90/two_set_engine.cuh"
+#include "scaling_contrasts/sm90/two_set_ladder_engine.cuh"
 #include "sm90_library.cuh"
 
 using namespace scaling_contrasts;
@@ -9,8 +10,21 @@ using namespace scaling_contrasts;
 namespace {
 struct bench_t {
     sm90_two_set_engine_t engine;
+    sm90_two_set_ladder_engine_t ladder;
     gpu_problem_t problem;
+    bool is_ladder = false;
 };
+/// {2, wide, ring, lag, bits: 1 interleave, 2 bf16, 4 the general path}; wide 0: its choice of those
+sm90_tuning_t ladder_tuning(int const* tuning) {
+    sm90_tuning_t out;
+    out.wide = tuning[1];
+    out.ring = tuning[2];
+    out.lag = tuning[3];
+    out.interleave = tuning[4] & 1;
+    if (tuning[4] & 2) out.fp16 = false;
+    out.general = tuning[4] & 4;
+    return out;
+}
 /// prefixes: 1 (D alone) or 5 (the article's ladder).
 gpu_problem_t problem_of(int loss, int rows, int dims, int prefixes) {
     gpu_problem_t p;
@@ -26,14 +40,19 @@ gpu_problem_t problem_of(int loss, int rows, int dims, int prefixes) {
 }  // namespace
 
 extern "C" {
-/// tuning: {forward only, high, wide, ring, lag}
+/// tuning: {forward only, high, wide, ring, lag}, or that of the engine of ladders
 size_t bench_scratch(int loss, int rows, int dims, int prefixes, int const* tuning) {
+    if (tuning[0] == 2)
+        return sm90_two_set_ladder_engine_t::scratch_bytes(problem_of(loss, rows, dims, prefixes),
+                                                           ladder_tuning(tuning));
     return sm90_two_set_engine_t::scratch_bytes(problem_of(loss, rows, dims, prefixes), tuning[0] != 0,
                                                 {tuning[1], tuning[2], tuning[3], tuning[4], false});
 }
 void* bench_open(int loss, int rows, int dims, int prefixes, int const* tuning, void* scratch) {
     auto b = std::make_unique<bench_t>();
     b->problem = problem_of(loss, rows, dims, prefixes);
+    b->is_ladder = tuning[0] == 2;
+    if (b->is_ladder) return report(b->ladder.construct(b->problem, scratch, ladder_tuning(tuning))) ? nullptr : b.release();
     if (report(b->engine.construct(b->problem, scratch, tuning[0] != 0,
                                    {tuning[1], tuning[2], tuning[3], tuning[4], false})))
         return nullptr;
@@ -44,6 +63,12 @@ void bench_close(void* b) { delete static_cast<bench_t*>(b); }
 int bench_step(void* handle, void const* images, void const* captions, float const* tb, void* image_gradient,
                void* caption_gradient, float* scalars, int parts, cudaStream_t stream) {
     auto& b = *static_cast<bench_t*>(handle);
+    if (b.is_ladder) {
+        void* const gradients[2] = {image_gradient, caption_gradient};
+        if (parts & 1 && report(b.ladder.begin(images, captions, 0, tb, tb + 1, gradients, stream))) return 1;
+        if (parts & 4 && report(b.ladder.score(images, captions, b.problem.live, 0, true, stream))) return 1;
+        return parts & 8 && report(b.ladder.finish(gradients, scalars, stream));
+    }
     bool const nce = b.problem.loss == loss_t::info_nce_k;
     if (parts & 1 && report(b.engine.begin(images, captions, tb, tb + 1, stream))) return 1;
     two_set_block_t const own = {

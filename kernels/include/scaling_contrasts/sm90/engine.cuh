@@ -20,6 +20,7 @@ struct sm90_tuning_t {
     int lag = 1;                    ///< superblocks that the gradient lags behind
     bool interleave = false;        ///< score and gradient items alternate
     bool general = false;           ///< take the general path for the article's ladder, too (tests)
+    bool any_ladder = false;        ///< two sets: other ladders than the article's, too, which are slower
     std::optional<bool> fp16 = {};  ///< rows and weights as fp16, in scratch; empty: where gradients are fp32
     /// Score items of 64 x 64 cells, for the article's ladder in bf16 without pairs_once; empty: where rows are few.
     std::optional<bool> small_items = {};
@@ -151,13 +152,7 @@ class sm90_engine_t {
 
     /// Adds what another GPU's score_pair() has left of this one's first `rows` rows.
     gpu_status_t take_pair(void const* partial, int64_t rows, cudaStream_t stream) {
-        auto const from = sm90::partial_at(a_, partial_blocks(), const_cast<void*>(partial));
-        int64_t const covered = (rows + sm90::tile_k - 1) / sm90::tile_k * sm90::tile_k;
-        if (rows == 0) return {};
-        sm90::add_partial_kernel<<<sm90::add_blocks_k, sm90::add_threads_k, 0, stream>>>(
-            reinterpret_cast<float4*>(a_.dx), reinterpret_cast<float4 const*>(from.dx), covered * a_.columns, a_.s,
-            from.s, covered * a_.prefixes);
-        return check(cudaGetLastError(), "add_partial_kernel");
+        return add_partial(partial, rows, a_.dx, a_.s, stream);
     }
     size_t partial_bytes() const { return sm90::partial_bytes(a_, partial_blocks()); }
     /// Whether rows and weights are fp16.
@@ -202,7 +197,7 @@ class sm90_engine_t {
         return check(cudaGetLastError(), "finish_kernel");
     }
 
-  private:
+  protected:
     static gpu_status_t check(cudaError_t error, char const* what) { return sm90::check(error, what); }
     /// Calls `work` with the kind of step kernel that solves the problem.
     template <class work_at>
@@ -351,6 +346,15 @@ class sm90_engine_t {
         return clean ? gpu_status_t{}
                      : check(cudaMemsetAsync(a.next_item, 0, flags * sizeof(uint32_t), stream), "cudaMemsetAsync");
     }
+    gpu_status_t add_partial(void const* partial, int64_t rows, float* dx, int64_t* s, cudaStream_t stream) const {
+        auto const from = sm90::partial_at(a_, partial_blocks(), const_cast<void*>(partial));
+        int64_t const covered = (rows + sm90::tile_k - 1) / sm90::tile_k * sm90::tile_k;
+        if (rows == 0) return {};
+        sm90::add_partial_kernel<<<sm90::add_blocks_k, sm90::add_threads_k, 0, stream>>>(
+            reinterpret_cast<float4*>(dx), reinterpret_cast<float4 const*>(from.dx), covered * a_.columns, s, from.s,
+            covered * a_.prefixes);
+        return check(cudaGetLastError(), "add_partial_kernel");
+    }
     /// Of a partial, which all GPUs lay out alike: row blocks, dead rows included.
     int partial_blocks() const { return (a_.rows + sm90::tile_k - 1) / sm90::tile_k; }
 
@@ -421,29 +425,39 @@ class sm90_engine_t {
     }
     gpu_status_t prepare(__nv_bfloat16 const* x, int32_t const* labels, int live, int64_t first_row, float* records,
                          int blocks, bool own, int64_t* s, cudaStream_t stream) const {
-        if (blocks == 0) return {};
-        sm90::prepare_t p = {x,
-                             labels,
-                             records,
-                             live,
-                             a_.dims,
-                             a_.prefixes,
-                             {},
-                             first_row,
-                             s,
-                             own ? a_.sums : nullptr,
-                             own ? a_.residual_count : nullptr,
-                             own ? a_.next_item : nullptr,
-                             int64_t(flag_words_),
-                             own ? a_.finished : nullptr,
-                             reinterpret_cast<uint16_t*>(own ? row_y_ : column_y_),
-                             own ? row_scale_ : nullptr,
-                             a_.t,
-                             0.f};
+        sm90::prepare_t p = preparation(x, labels, live, first_row, records, s);
+        p.y = reinterpret_cast<uint16_t*>(own ? row_y_ : column_y_);
+        if (own) {
+            p.sums = a_.sums;
+            p.residual_count = a_.residual_count;
+            p.flags = a_.next_item;
+            p.finished = a_.finished;
+            p.scale = row_scale_;
+        }
+        return prepare(p, blocks, stream);
+    }
+    /// What is the same of all sets of rows.
+    sm90::prepare_t preparation(__nv_bfloat16 const* x, int32_t const* labels, int live, int64_t first_row,
+                                float* records, int64_t* s) const {
+        sm90::prepare_t p = {};
+        p.x = x;
+        p.labels = labels;
+        p.records = records;
+        p.live = live;
+        p.dims = a_.dims;
+        p.prefixes = a_.prefixes;
+        p.first_row = first_row;
+        p.s = s;
+        p.flag_words = int64_t(flag_words_);
+        p.t = a_.t;
         for (int i = 0; i < a_.prefixes; ++i) {
             p.prefix[i] = int(problem_.prefixes[i]);
             p.omega += std::fabs(a_.omega[i]);
         }
+        return p;
+    }
+    gpu_status_t prepare(sm90::prepare_t const& p, int blocks, cudaStream_t stream) const {
+        if (blocks == 0) return {};
         int const grid = blocks * (sm90::tile_k / sm90::prepare_warps_k), threads = sm90::prepare_warps_k * 32;
         if (fp16_) sm90::prepare_kernel<true><<<grid, threads, 0, stream>>>(p);
         else sm90::prepare_kernel<false><<<grid, threads, 0, stream>>>(p);

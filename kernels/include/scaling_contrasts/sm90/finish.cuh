@@ -1,6 +1,7 @@
 // After the last block: gradient tiles to rows of the output, with the share that comes from the rows' own norms
 //   dX_b(i) = 2 ln2 w / n * (sum_j W_b(i, j) X_j - T_b(i) X_i),   T_b(i) = sum_{p >= b} inv_p(i)^2 S_p(i),
-// and the three scalars. Grid: (row blocks, 2 programs); 128 threads hold half of what a consumer warpgroup did.
+// and the three scalars. Grid: (row blocks, 2 programs, sets); 128 threads hold half of what a consumer warpgroup did.
+// With fp16 rows and bf16 gradients x may lie where the gradient goes: what four lanes write over they have read.
 #pragma once
 #include <type_traits>
 
@@ -17,8 +18,22 @@ __device__ __forceinline__ double sum_over_warp(double v) {
 
 constexpr int finish_threads_k = 128;
 
+/// What is read and written of one set of rows; see params_t.
+struct finished_set_t {
+    side_t row;
+    __nv_bfloat16 const* x;
+    float const* row_scale;
+    int64_t *s, *sums;
+    float* dx;
+    void* gradient;
+};
+__host__ __device__ inline finished_set_t rows_of(params_t const& a) {
+    return {a.row, a.x, a.row_scale, a.s, a.sums, a.dx, a.gradient};
+}
+
+/// Half a gradient tile of `set`; `first_part`: of the set's row blocks among the parts of the scalars.
 template <class pair_>
-__global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const __grid_constant__ a) {
+__device__ __forceinline__ void finish_half(params_t const& a, finished_set_t const& set, int first_part, int parts) {
     __shared__ float own[max_prefixes_k][tile_k / 2];  // T_b of this quarter's rows
     __shared__ residual_t residuals[tile_k / 2][residuals_k];
     __shared__ int residual_count[tile_k / 2];
@@ -28,7 +43,7 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const
     int const thread = threadIdx.x, lane = thread & 31;
     program_t const program = a.program[which];
     float4 const* tile =
-        reinterpret_cast<float4 const*>(a.dx + (int64_t(block) * a.columns + program.column) * tile_k) +
+        reinterpret_cast<float4 const*>(set.dx + (int64_t(block) * a.columns + program.column) * tile_k) +
         row_half * (program.width * tile_k / 8) + thread;
     float4 first[4];  // on their way while the rows' sums are looked up
 #pragma unroll
@@ -36,8 +51,8 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const
 
     scales_t const scale = scales_of(a);
     float const unit = 1.f / scale.s;  // a power of two
-    float const* inv = a.row.records + int64_t(block) * record_floats(a.prefixes) + row_half * (tile_k / 2);
-    int64_t const* s = a.s + int64_t(block) * a.prefixes * tile_k;
+    float const* inv = set.row.records + int64_t(block) * record_floats(a.prefixes) + row_half * (tile_k / 2);
+    int64_t const* s = set.s + int64_t(block) * a.prefixes * tile_k;
     for (int i = thread; i < a.prefixes * (tile_k / 2); i += finish_threads_k) {
         int const p = i / (tile_k / 2), r = i % (tile_k / 2);
         float const v = inv[p * tile_k + r];
@@ -46,7 +61,7 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const
     if (thread < tile_k / 2) {  // a row's residuals, in the order of the other rows' addresses, so that bits repeat
         int64_t const r = int64_t(block) * tile_k + row_half * (tile_k / 2) + thread;
         int n = 0;
-        if (a.residuals && r < a.row.live) {
+        if (a.residuals && r < set.row.live) {
             uint32_t const count = a.residual_count[r];
             if (count <= residuals_k)
                 for (; n < int(count); ++n) {
@@ -75,13 +90,13 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             int const r = row + 8 * h, in_block = row_half * (tile_k / 2) + r;
-            bool const live = block * tile_k + in_block < a.row.live, there = block * tile_k + in_block < a.rows;
+            bool const live = block * tile_k + in_block < set.row.live, there = block * tile_k + in_block < a.rows;
             int64_t const at = (int64_t(block) * tile_k + in_block) * a.dims;
             uint32_t packed[2];
 #pragma unroll
             for (int k = 0; k < 2; ++k) {
                 int const column = program.column + 8 * (j + k) + quad * 2;
-                uint32_t const x = live ? *reinterpret_cast<uint32_t const*>(a.x + at + column) : 0u;
+                uint32_t const x = live ? *reinterpret_cast<uint32_t const*>(set.x + at + column) : 0u;
                 float lo = (h ? v[k].z : v[k].x) - own[band][r] * pair_::lo(x),
                       hi = (h ? v[k].w : v[k].y) - own[band][r] * pair_::hi(x);
                 for (int e = 0; e < residual_count[r]; ++e) {
@@ -92,19 +107,19 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const
                 }
                 if constexpr (std::is_same_v<pair_, ptx::fp16_pair_t>)
                     if (live)
-                        lo *= a.row_scale[block * tile_k + in_block], hi *= a.row_scale[block * tile_k + in_block];
+                        lo *= set.row_scale[block * tile_k + in_block], hi *= set.row_scale[block * tile_k + in_block];
                 lo = live ? factor * lo : 0.f;
                 hi = live ? factor * hi : 0.f;
                 packed[k] = ptx::pack_bf16(lo, hi);
                 if (a.fp32_gradients && there)
-                    *reinterpret_cast<float2*>(static_cast<float*>(a.gradient) + at + column) = make_float2(lo, hi);
+                    *reinterpret_cast<float2*>(static_cast<float*>(set.gradient) + at + column) = make_float2(lo, hi);
             }
             if (!a.fp32_gradients) {  // the four lanes of a row swap, so that each has four columns in a row and together a whole sector
                 uint32_t const from = lane / 4 * 4 + (quad & 1) * 2;
                 uint32_t const l0 = __shfl_sync(~0u, packed[0], from), l1 = __shfl_sync(~0u, packed[1], from);
                 uint32_t const h0 = __shfl_sync(~0u, packed[0], from + 1), h1 = __shfl_sync(~0u, packed[1], from + 1);
                 if (there)
-                    *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(a.gradient) + at + program.column +
+                    *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(set.gradient) + at + program.column +
                                               8 * (j + quad / 2) + (quad & 1) * 4) =
                         make_uint2(quad & 2 ? l1 : l0, quad & 2 ? h1 : h0);
             }
@@ -116,8 +131,8 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const
             int const r = i / width;
             int64_t const at = (int64_t(block) * tile_k + r) * a.dims + a.columns + i % width;
             if (block * tile_k + r >= a.rows) break;
-            if (a.fp32_gradients) static_cast<float*>(a.gradient)[at] = 0.f;
-            else static_cast<__nv_bfloat16*>(a.gradient)[at] = __float2bfloat16(0.f);
+            if (a.fp32_gradients) static_cast<float*>(set.gradient)[at] = 0.f;
+            else static_cast<__nv_bfloat16*>(set.gradient)[at] = __float2bfloat16(0.f);
         }
     }
     if (blockIdx.y != 0) return;
@@ -129,19 +144,19 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const
     if (lane == 0) part[thread / 32] = dt;
     __syncthreads();
     if (threadIdx.x == 0) {
-        double* mine = a.partials + 3 * int64_t(block);
-        mine[0] = double(a.sums[2 * block]) / double(scale.sum);
+        double* mine = a.partials + 3 * int64_t(first_part + block);
+        mine[0] = double(set.sums[2 * block]) / double(scale.sum);
         mine[1] = part[0] + part[1] + part[2] + part[3];
-        mine[2] = double(a.sums[2 * block + 1]) / double(scale.sum);
+        mine[2] = double(set.sums[2 * block + 1]) / double(scale.sum);
         __threadfence();
-        last = atomicAdd(a.finished, 1u) == gridDim.x - 1;
+        last = atomicAdd(a.finished, 1u) == uint32_t(parts) - 1;
     }
     __syncthreads();
     if (!last) return;
     __threadfence();
     for (int k = 0; k < 3; ++k) {
         double sum = 0.0;
-        for (int i = threadIdx.x; i < int(gridDim.x); i += finish_threads_k)
+        for (int i = threadIdx.x; i < parts; i += finish_threads_k)
             sum += __ldcg(a.partials + 3 * int64_t(i) + k);
         sum = sum_over_warp(sum);
         __syncthreads();
@@ -156,6 +171,17 @@ __global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const
             if (a.scalars_double) a.scalars_double[k] = all;
         }
     }
+}
+
+template <class pair_>
+__global__ void __launch_bounds__(finish_threads_k) finish_kernel(params_t const __grid_constant__ a) {
+    finish_half<pair_>(a, rows_of(a), 0, int(gridDim.x));
+}
+/// The same of two sets of as many rows, whose scalars are summed.
+template <class pair_>
+__global__ void __launch_bounds__(finish_threads_k)
+    finish_two_kernel(params_t const __grid_constant__ a, finished_set_t const __grid_constant__ second) {
+    finish_half<pair_>(a, blockIdx.z == 0 ? rows_of(a) : second, int(blockIdx.z * gridDim.x), int(2 * gridDim.x));
 }
 
 }  // namespace scaling_contrasts::sm90

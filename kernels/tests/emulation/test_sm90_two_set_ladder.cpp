@@ -1,0 +1,107 @@
+// two_set_sigmoid by the sm90 engine's one-set kernels, the article's ladder and others, run by the emulator.
+//   test_emulated_sm90_two_set_ladder [ROWS]   also so many rows with the article's ladder: from 1025 on, several superblocks; minutes
+#include "engines.hpp"
+
+using namespace scaling_contrasts;
+using emulated::make_problem;
+using emulation::timing_t;
+using enum gradient_type_t;
+
+namespace {
+
+std::vector<int> const article_k = {64, 128, 256, 512, 1024};
+
+emulated::make_step_t engine(std::optional<bool> fp16 = {}, std::string const& two_set = "auto") {
+    return [=](bench::step_inputs_t const& in) {
+        auto given = in;
+        given.fp16 = fp16, given.two_set = two_set;
+        return bench::make_sm90_step(given);
+    };
+}
+
+problem_t make(std::int64_t rows, std::vector<std::int64_t> live, double scale, double bias,
+               gradient_type_t type = float32_k, std::vector<int> prefixes = article_k, int dims = 1024) {
+    auto problem = make_problem(loss_t::two_set_sigmoid_k, rows, std::move(live), std::move(prefixes), dims);
+    problem.scale = scale, problem.bias = bias, problem.gradient_type = type;
+    return problem;
+}
+
+/// fp16 weights leave a quarter of bf16's error; bf16 gradients are rounded, whatever the weights.
+double limit(problem_t const& problem, bool fp16) {
+    return !fp16 ? 4.5e-3 : problem.gradient_type == float32_k ? 5e-4 : 2.5e-3;
+}
+void check(problem_t const& problem, std::optional<bool> fp16 = {}, std::string const& two_set = "auto",
+           std::vector<std::int64_t> const& zero_rows = {}) {
+    emulated::check(limit(problem, fp16.value_or(true)), problem, engine(fp16, two_set), "sm90 " + two_set, 0,
+                    zero_rows);
+}
+
+/// The same bits in whatever order threads run and copies land.
+void check_bits(problem_t const& problem, std::string const& two_set = "auto") {
+    auto const data = fixture::make_data(problem);
+    emulation::options().timing = timing_t::eager_k;
+    auto const want = emulated::run(problem, data, engine({}, two_set), 0);
+    emulation::options().timing = timing_t::shuffled_k;
+    auto const got = emulated::run(problem, data, engine({}, two_set), 0);
+    testing::expect(got.gradients == want.gradients && got.scalars.loss == want.scalars.loss &&
+                        got.scalars.scale_gradient == want.scalars.scale_gradient &&
+                        got.scalars.bias_gradient == want.scalars.bias_gradient,
+                    fixture::describe(problem, "sm90") + ": bits repeat");
+}
+
+void article() {
+    check(make(1, {1}, 5, -1));
+    for (auto type : {float32_k, bfloat16_k})
+        for (auto [scale, bias] : {std::pair{10.0, -10.0}, {5.0, -1.0}, {100.0, -10.0}})
+            check(make(65, {65}, scale, bias, type));
+    check(make(63, {50}, 10, -10, bfloat16_k));            // dead rows
+    check(make(300, {129}, 5, -1), {}, "auto", {0, 128});  // dead row blocks; a first prefix of zero
+    check(make(300, {300}, 10, -10, bfloat16_k));
+    check(make(140, {140}, 5, -1, bfloat16_k), false);     // bf16 rows and weights
+    check(make(70, {0}, 5, -1, bfloat16_k));
+    check_bits(make(140, {135}, 5, -1, bfloat16_k));
+}
+
+/// Columns past the ladder, narrow and wide pieces, weights apart; several superblocks, and more than the ring holds.
+void ladders() {
+    auto problem = make(300, {270}, 5, -1, float32_k, {64, 192}, 256);
+    problem.prefix_weights = {1, 0.5};
+    check(problem, {}, "ladder");
+    problem.gradient_type = bfloat16_k;
+    check(problem, {}, "ladder");
+    check(make(1100, {1090}, 10, -10, bfloat16_k, {64}, 64), {}, "ladder");
+    check(make(2060, {2060}, 10, -10, bfloat16_k, {64}, 64), {}, "ladder");
+    check_bits(make(1100, {1100}, 10, -10, bfloat16_k, {64}, 64), "ladder");
+}
+
+void devices() {
+    for (bool once : {false, true}) {
+        auto problem = make(140, {130, 77}, 10, -10, bfloat16_k);
+        problem.pairs_once = once;
+        check(problem);
+        problem = make(70, {70, 0, 69}, 5, -1);
+        problem.pairs_once = once;
+        check(problem);
+        problem = make(140, {5, 140, 0, 130}, 5, -1, bfloat16_k, {64, 128}, 192);
+        problem.pairs_once = once;
+        check(problem, {}, "ladder");
+    }
+    auto problem = make(1100, {1100, 1090}, 10, -10, bfloat16_k, {64}, 64);
+    problem.pairs_once = true;
+    check_bits(problem, "ladder");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    emulation::options().major = 9;
+    if (argc > 1) {
+        std::int64_t const rows = std::atoll(argv[1]);
+        check(make(rows, {rows}, 10, -10, bfloat16_k));
+        return testing::report();
+    }
+    article();
+    ladders();
+    devices();
+    return testing::report();
+}
