@@ -404,7 +404,8 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
     for (auto const& [name, value] : options.options)
         if (std::ranges::find(option_names_k, name) == std::end(option_names_k))
             return "unknown option " + name +
-                   "; known are graph, superblock, fp16, two_set, virtual_devices, meeting, deadline_ms and several_boxes, "
+                   "; known are graph, superblock, fp16, two_set, virtual_devices, meeting, deadline_ms and "
+                   "several_boxes, "
                    "and of "
                    "streaming from the "
                    "host's memory offload, device_memory_mib, block_rows and row_blocks";

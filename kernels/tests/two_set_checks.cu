@@ -430,8 +430,8 @@ std::vector<case_t> ladder_cases(bool tiny) {
     std::vector<int> const article = {64, 128, 256, 512, 1024};
     std::vector<case_t> cases;
     auto add = [&](std::vector<int64_t> rows, std::vector<int64_t> live, double t, double b, bool fp32) {
-        auto& it = cases.emplace_back(case_t{loss_t::two_set_sigmoid_k, std::move(rows), std::move(live), 1024, article,
-                                             t, b, fp32});
+        auto& it = cases.emplace_back(
+            case_t{loss_t::two_set_sigmoid_k, std::move(rows), std::move(live), 1024, article, t, b, fp32});
         it.ladder_engine.emplace();
         return &it;
     };

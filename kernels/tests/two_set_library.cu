@@ -52,7 +52,8 @@ void* bench_open(int loss, int rows, int dims, int prefixes, int const* tuning, 
     auto b = std::make_unique<bench_t>();
     b->problem = problem_of(loss, rows, dims, prefixes);
     b->is_ladder = tuning[0] == 2;
-    if (b->is_ladder) return report(b->ladder.construct(b->problem, scratch, ladder_tuning(tuning))) ? nullptr : b.release();
+    if (b->is_ladder)
+        return report(b->ladder.construct(b->problem, scratch, ladder_tuning(tuning))) ? nullptr : b.release();
     if (report(b->engine.construct(b->problem, scratch, tuning[0] != 0,
                                    {tuning[1], tuning[2], tuning[3], tuning[4], false})))
         return nullptr;

@@ -62,7 +62,7 @@ void two_sets() {
 /// What the engine takes on two devices; tests/kernels/box_cases.py says so, too.
 void refusals() {
     auto const takes = [](loss_t loss, std::vector<int> prefixes, gradient_type_t type, bool once = false) {
-        auto problem = make_problem(loss, 70, {70, 70}, std::move(prefixes), 128);
+        auto problem = make_problem(loss, 70, {70, 70}, std::move(prefixes), 1024);
         problem.gradient_type = type, problem.pairs_once = once;
         return bench::sm90_unsupported(problem).empty();
     };
@@ -73,6 +73,9 @@ void refusals() {
         testing::expect(!takes(loss, {64, 128}, float32_k), "two sets refuse fp32 gradients of a ladder");
         testing::expect(takes(loss, {128}, float32_k), "two sets take fp32 gradients of one prefix");
         testing::expect(takes(loss, {64, 128}, bfloat16_k), "two sets take bf16 gradients of a ladder");
+        for (bool once : {false, true})
+            testing::expect(takes(loss, article_k, float32_k, once) == (loss == loss_t::two_set_sigmoid_k),
+                            "the article's ladder has an engine in two_set_sigmoid");
         testing::expect(!takes(loss, {128}, bfloat16_k, true), "two sets refuse pairs scored once");
     }
 }

@@ -57,7 +57,7 @@ void article() {
     check(make(63, {50}, 10, -10, bfloat16_k));            // dead rows
     check(make(300, {129}, 5, -1), {}, "auto", {0, 128});  // dead row blocks; a first prefix of zero
     check(make(300, {300}, 10, -10, bfloat16_k));
-    check(make(140, {140}, 5, -1, bfloat16_k), false);     // bf16 rows and weights
+    check(make(140, {140}, 5, -1, bfloat16_k), false);  // bf16 rows and weights
     check(make(70, {0}, 5, -1, bfloat16_k));
     check_bits(make(140, {135}, 5, -1, bfloat16_k));
 }

@@ -156,8 +156,7 @@ __device__ __forceinline__ void finish_half(params_t const& a, finished_set_t co
     __threadfence();
     for (int k = 0; k < 3; ++k) {
         double sum = 0.0;
-        for (int i = threadIdx.x; i < parts; i += finish_threads_k)
-            sum += __ldcg(a.partials + 3 * int64_t(i) + k);
+        for (int i = threadIdx.x; i < parts; i += finish_threads_k) sum += __ldcg(a.partials + 3 * int64_t(i) + k);
         sum = sum_over_warp(sum);
         __syncthreads();
         if (lane == 0) part[threadIdx.x / 32] = sum;

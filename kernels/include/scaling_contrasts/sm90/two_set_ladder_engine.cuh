@@ -51,8 +51,7 @@ class sm90_two_set_ladder_engine_t : sm90_engine_t {
         for (int k = 0; k < 2; ++k) {
             auto& set = sets_[k];
             auto const* const x = static_cast<__nv_bfloat16 const*>(given[k]);
-            auto* const y =
-                set.y ? set.y : reinterpret_cast<uint16_t*>(gradients[k]);  // 16-bit numbers in either case
+            auto* const y = set.y ? set.y : reinterpret_cast<uint16_t*>(gradients[k]);  // 16-bit numbers in either case
             set.of.x = fp16_ ? reinterpret_cast<__nv_bfloat16 const*>(y) : x;
             sm90::prepare_t p = preparation(x, nullptr, a_.row.live, first_pair, set.records, set.of.s);
             p.sums = set.of.sums;
@@ -101,8 +100,9 @@ class sm90_two_set_ladder_engine_t : sm90_engine_t {
         __nv_bfloat16 const* x = nullptr;
         if (auto s = take_candidates(captions, live, first_pair, there.s, candidates, x, stream); !s) return s;
         if (a_.row.blocks == 0)  // nothing is scored, and the other one reads that
-            return check(cudaMemsetAsync(there.dx, 0, size_t(candidates.blocks) * a_.columns * sm90::tile_k * 4, stream),
-                         "cudaMemsetAsync");
+            return check(
+                cudaMemsetAsync(there.dx, 0, size_t(candidates.blocks) * a_.columns * sm90::tile_k * 4, stream),
+                "cudaMemsetAsync");
         return score_for_both(x, candidates, there.dx, there.s, true, stream);
     }
     /// Adds what another GPU's score_pair() has left of this one's first `live` captions.
@@ -166,7 +166,8 @@ class sm90_two_set_ladder_engine_t : sm90_engine_t {
         one.pairs_once = true;
         one.candidate_rows = std::max(p.rows, p.candidate_rows);
         if (auto s = sm90_engine_t::plan(one, tuning); !s) return s;
-        if (!fast_ && !given.general && !given.any_ladder) return refuse("sm90: the article's ladder, all prefixes of one weight");
+        if (!fast_ && !given.general && !given.any_ladder)
+            return refuse("sm90: the article's ladder, all prefixes of one weight");
         if (!given.fp16 && !fits_fp16(p)) return refuse("sm90: weights that fp16 does not hold");
         a_.weight /= 2;
         return {};
