@@ -64,8 +64,10 @@ class sm90_step_t final : public gpu::device_step_t {
 
 bool sm90_built() { return true; }
 
+bool sm90_two_set_ladder(problem_t const& problem) { return two_set_ladder_step_t::takes(problem); }
+
 std::string sm90_unsupported(problem_t const& problem) {
-    if (two_set_ladder_step_t::takes(problem)) return "";
+    if (sm90_two_set_ladder(problem)) return "";
     if (problem.pairs_once && problem.world_size > 1 && problem.loss != loss_t::one_set_sigmoid_k)
         return "the sm90 engine finds gradients of another GPU's rows in one_set_sigmoid and with the article's ladder "
                "alone; leave out pairs=once, or use engine sm80";

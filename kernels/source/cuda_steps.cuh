@@ -29,6 +29,8 @@ struct step_inputs_t {
 bool sm90_built();
 /// Why it cannot run a problem, as one clause; empty: it can, on a GPU of compute capability 9.0.
 std::string sm90_unsupported(problem_t const& problem);
+/// Whether two_set_sigmoid runs by the kernels of one set: with the article's ladder.
+bool sm90_two_set_ladder(problem_t const& problem);
 std::unique_ptr<gpu::device_step_t> make_sm90_step(step_inputs_t const& in);
 
 bool sm100_built();

@@ -298,6 +298,11 @@ void run(case_t const& c) {
                              cudaMemcpyDeviceToHost));
         }
         CHECK(cudaMemcpy(r.scalars, gpu[0].scalars->get(), 12, cudaMemcpyDeviceToHost));
+        for (size_t k = 1; c.ladder_engine && k < gpus; ++k) {  // their parts share other GPUs' cells
+            float part[3];
+            CHECK(cudaMemcpy(part, gpu[k].scalars->get(), 12, cudaMemcpyDeviceToHost));
+            for (int i = 0; i < 3; ++i) r.scalars[i] += part[i];
+        }
         return r;
     };
     step(&gpu_t::forward);
@@ -349,8 +354,8 @@ void run(case_t const& c) {
     if (s.nce)
         for (int set = 0; set < 2; ++set)
             ref_log_sums<<<dim3(unsigned((n + 127) / 128), s.prefixes), 128>>>(s, cosine, set, sums[set], excess[set]);
-    ref_cells<<<dim3(unsigned((n + 127) / 128), unsigned(n), s.prefixes), 128>>>(s, cosine, sums[0], sums[1], excess[0],
-                                                                                 excess[1], 0, c.live[0], g, out);
+    ref_cells<<<dim3(unsigned((n + 127) / 128), unsigned(n), s.prefixes), 128>>>(
+        s, cosine, sums[0], sums[1], excess[0], excess[1], 0, c.ladder_engine ? n : c.live[0], g, out);
     for (int set = 0; set < 2; ++set)
         ref_gradient<<<dim3(unsigned(n), unsigned((c.dims + 127) / 128)), 128>>>(
             packed[set].get(), packed[1 - set].get(), s, norm[set], norm[1 - set], g, cosine, set, ref[set],
@@ -408,7 +413,10 @@ void run(case_t const& c) {
     // weights are bf16: 2e-3 at most each, which a mean over few cells does not lower; a ladder's are rounded twice
     // twice, or are fp16
     bool const fp16 = c.ladder_engine && c.ladder_engine->fp16.value_or(true);
-    double const limit = fp16 && c.fp32 ? 5e-4 : !c.fp32 || n <= 2 || s.prefixes > 1 ? 3e-3 : 2e-3;
+    double const limit = fp16 && c.fp32                        ? (n <= 2 ? 1e-3 : 5e-4)
+                         : c.ladder_engine && !fp16            ? 4e-3  // positives' roundings stay
+                         : !c.fp32 || n <= 2 || s.prefixes > 1 ? 3e-3
+                                                               : 2e-3;
     bool const ok = same && guards && worst <= limit && el <= 1e-5 && et <= 1e-4 && eb <= 1e-4;
     ok ? ++passed : ++failed;
     std::printf("%s %s R=%lld live=%lld of %lld D=%d P=%zu t=%g b=%g%s%s%s%s | dI, dC%s | loss %.1e dt %.1e db %.1e | "
@@ -446,7 +454,9 @@ std::vector<case_t> ladder_cases(bool tiny) {
     };
     for (tb_t v : {tb_t{10, -10}, tb_t{5, -1}, tb_t{100, -10}})
         for (int64_t rows : {1, 63, 65, 129, 300, 1000})
-            for (bool fp32 : {false, true}) add({rows}, {rows}, v.t, v.b, fp32);
+            for (bool fp32 : {false, true})
+                if (rows > 1 || v.t < 100)  // one pair's weights are 1e-17 there, which fp16 does not hold
+                    add({rows}, {rows}, v.t, v.b, fp32);
     add({2049}, {2049}, 10, -10, false);
     add({4097}, {4000}, 5, -1, true);
     for (tb_t v : {tb_t{20, 5}, tb_t{0.01, -5}, tb_t{0, -1}, tb_t{150, -10}}) add({640}, {640}, v.t, v.b, true);

@@ -14,7 +14,7 @@ void check(problem_t const& problem) {
     bool const wide = problem.gradient_type == gradient_type_t::float32_k;
     auto const make = [](bench::step_inputs_t const& in) {
         auto given = in;
-        given.fp16 = false, given.small_items = false;
+        given.two_set = "grid", given.fp16 = false, given.small_items = false;
         return bench::make_sm90_step(given);
     };
     emulated::check(wide || problem.prefixes == article_k ? 3e-3 : 4.5e-3, problem, make, "sm90");

@@ -79,7 +79,8 @@ __device__ __forceinline__ void finish_half(params_t const& a, finished_set_t co
         for (int p = a.prefixes - 2; p >= 0; --p) own[p][thread] += own[p + 1][thread];
     __syncthreads();
 
-    float const factor = 2.f * ln2_k * a.weight / float(a.rows_everywhere);
+    // weights carry a scale that is never 0
+    float const factor = *a.t == 0.f ? 0.f : 2.f * ln2_k * a.weight / float(a.rows_everywhere);
     int const row = thread / 32 * 16 + lane / 4, quad = lane & 3;
     int const band = program.band;
 #pragma unroll

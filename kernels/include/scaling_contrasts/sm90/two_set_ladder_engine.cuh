@@ -28,7 +28,6 @@ class sm90_two_set_ladder_engine_t : sm90_engine_t {
         if (auto s = plan(problem, tuning); !s) return s;
         lay_out(static_cast<uint8_t*>(scratch));
         if (auto s = sm90::open_device(sms_, encode_); !s) return s;
-        grid_ = sms_ * sm90::ctas_k;
         auto const prepare_launch = []<class kind_>(kind_) {
             return check(cudaFuncSetAttribute(sm90::step_kernel<kind_>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                               shared_bytes<kind_>()),
@@ -160,6 +159,12 @@ class sm90_two_set_ladder_engine_t : sm90_engine_t {
         tuning.interleave = given.interleave;
         tuning.general = given.general;
         tuning.fp16 = given.fp16.value_or(true);
+        if (tuning.wide == 0 && p.rows <= 4096) {  // what was fastest on an H200: docs/performance_two_set.md
+            tuning.wide = 1;
+            tuning.ring = 4;
+            tuning.lag = 3;
+            tuning.interleave = true;
+        }
         gpu_problem_t one = p;
         one.loss = loss_t::one_set_sigmoid_k;
         one.self_pairs = false;
