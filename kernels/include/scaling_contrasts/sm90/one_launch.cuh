@@ -1,7 +1,7 @@
-// A step in one launch, for few rows and no other device: what else the step kernel does then. Two warps of each CTA that
-// have no other work find the rows' norms while the first products run; a score item waits for those of its two row
-// blocks. Then they look up what a gradient tile needs at its end (row_terms.cuh), where its last share is finished
-// (finish_share.cuh). The last CTA to leave sums up the scalars, and zeroes all counts for the next step.
+// A step in one launch, for few rows and no other device: what else the step kernel does then. Before anything else, six
+// warps of each CTA find the rows' norms, under the first loads; a score item waits for those of its two row blocks. Two
+// of them have no other work: they look up what a gradient tile needs at its end (row_terms.cuh), where its last share is
+// finished (finish_share.cuh). The last CTA to leave sums up the scalars, and zeroes all counts for the next step.
 //
 // Norms are found before anything is waited for, and items wait only for items taken before them: nothing hangs,
 // whatever the order in which CTAs start, as long as all of them run in the end.
@@ -11,10 +11,10 @@
 
 namespace scaling_contrasts::sm90 {
 
-/// Statistics of the article's prefixes, by the warps with numbers 2 and 3 of all CTAs, a row at a time.
+/// Statistics of the article's prefixes, by all warps of all CTAs but the first two of each, a row at a time.
 __device__ __forceinline__ void find_statistics(one_launch_params_t const& a, int warp, int lane) {
-    int const rows = a.row.blocks * tile_k, step = int(gridDim.x) * 2;
-    int row = int(blockIdx.x) * 2 + warp - 2;
+    int const rows = a.row.blocks * tile_k, step = int(gridDim.x) * (threads_k / 32 - 2);
+    int row = (warp - 2) * int(gridDim.x) + int(blockIdx.x);
     uint4 v[4];  // columns 256 k + 8 lane and on
     auto const load = [&] {
 #pragma unroll

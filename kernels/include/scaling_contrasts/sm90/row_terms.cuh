@@ -1,6 +1,6 @@
 // What rows themselves add to their gradients in a step of one launch: the share of their own norms, T_b(i) X_i
 // (finish.cuh), and what rounding took off positives' weights. When the first products of a tile's last share begin, S is
-// whole, and the two warps that have found norms look up T and the residuals of the tile's rows, while the others
+// whole, and two warps that have nothing else to do look up T and the residuals of the tile's rows, while the others
 // multiply. These then finish the tile (finish_share.cuh), and look up nothing any more but the positives' rows.
 #pragma once
 #include "scaling_contrasts/sm90/gradient.cuh"

@@ -98,16 +98,17 @@ __global__ void __launch_bounds__(threads_k, ctas_k)
     }
     __syncthreads();
 
+    if constexpr (kind_::one_launch) {
+        int const warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+        if (warp > 1) find_statistics(a, warp, lane);
+    }
     if (group == 0) {
         ptx::reg_free<40>();
         int const warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
         if (warp == 0) produce<kind_>(a, maps, base);
         else if (warp == 1 && lane == 0) publish<kind_>(a, base);
         if constexpr (kind_::one_launch)
-            if (warp > 1) {
-                find_statistics(a, warp, lane);
-                find_terms<kind_>(a, base, warp, lane);
-            }
+            if (warp > 1) find_terms<kind_>(a, base, warp, lane);
     } else {
         ptx::reg_alloc<216>();
         consumer_t<kind_> c;
