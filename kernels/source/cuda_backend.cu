@@ -97,10 +97,11 @@ std::string unsupported_by(std::string const& engine, problem_t const& problem) 
 }
 
 /// What the sm90 engine runs only where it is asked for, being slower there: ladders of two_set_sigmoid other than the
-/// article's (docs/performance_two_set.md; that one on several GPUs has not run), and one_set_info_nce of few rows (docs/one_set_info_nce.md), which has not run on several GPUs yet.
+/// article's (docs/performance_two_set.md), and one_set_info_nce of few rows (docs/one_set_info_nce.md), which has not
+/// run on several GPUs yet.
 bool leaves_to_sm80(problem_t const& problem) {
     return (problem.loss == loss_t::two_set_sigmoid_k && problem.prefixes.size() > 1 &&
-            (!sm90_two_set_ladder(problem) || problem.world_size > 1)) ||
+            !sm90_two_set_ladder(problem)) ||
            (problem.loss == loss_t::one_set_info_nce_k && (problem.rows < 16384 || problem.world_size > 1));
 }
 
