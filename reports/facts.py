@@ -9,8 +9,12 @@ from reports.store import Results, Row, number
 from reports.text import comparable, memory_text, significant, system_label, time_text
 
 
-def fastest(rows: Sequence[Row], ours: str) -> tuple[Row, Row] | None:
-    """(our fastest row, the fastest peer's) at the largest R at which both have a time.
+def fastest(
+    rows: Sequence[Row], ours: str, loss: str = "one_set_sigmoid", same: bool | None = None
+) -> tuple[Row, Row] | None:
+    """(our fastest row of a loss, the fastest peer's) at the largest R at which both have a time.
+
+    `same`: the peers of the same loss alone, or those of another; None: all.
 
     An R at which systems are missing, because a budget left them out, comes after the R that have more of them: nobody
     is the fastest peer for want of the others.
@@ -21,15 +25,17 @@ def fastest(rows: Sequence[Row], ours: str) -> tuple[Row, Row] | None:
             present.setdefault(int(row["rows"]), set()).add((row["system"], row["variant"]))
     for size in sorted(present, key=lambda size: (len(present[size]), size), reverse=True):
         timed = [row for row in rows if int(row["rows"]) == size and row["status"] == "ok" and row["best_seconds"]]
-        mine = [row for row in timed if row["system"] == ours and row["loss"] == "one_set_sigmoid"]
+        mine = [row for row in timed if row["system"] == ours and row["loss"] == loss]
         peers = [row for row in timed if row["system"] not in (ours, PRODUCTS) and comparable(row)]
+        peers = [row for row in peers if same is None or (row["loss"] == loss) == same]
         if mine and peers:
             return tuple(min(each, key=lambda row: number(row, "best_seconds")) for each in (mine, peers))
     return None
 
 
 def headline_shapes(results: Results) -> list[Shape]:
-    """One usual, `init` shape per machine: the standard protocol before others, the newest run, the most GPUs.
+    """One usual, `init` shape per machine: the most systems timed, the standard protocol before others, the newest run,
+    the most GPUs.
 
     On CPU the fewest ranks: they share the cores. A run of one round has no range of process means, so that it cannot
     say whether two systems differ: it is left out.
@@ -42,10 +48,33 @@ def headline_shapes(results: Results) -> list[Shape]:
             ranks = -shape.world_size if shape.device == "cpu" else shape.world_size
             if any(int(row["rounds"]) < 2 for row in fastest(shape.rows, OUR_SYSTEM)):
                 continue
-            preference = (run.protocol == "standard", run.run_id, ranks)
+            timed = {row["system"] for row in shape.rows if row["best_seconds"]}
+            preference = (len(timed), run.protocol == "standard", run.run_id, ranks)
             if run.machine not in chosen or preference > chosen[run.machine][0]:
                 chosen[run.machine] = preference, shape
     return [shape for _, shape in chosen.values()]
+
+
+def pictured_shape(results: Results) -> Shape | None:
+    """The usual, `init` shape for the README's picture: a GPU's, with peers at two R or more, of the newest run.
+
+    A picture tells no ratio, so one round is enough.
+    """
+    chosen: tuple[tuple, Shape] | None = None
+    for run in results.runs:
+        for shape in shapes(run):
+            if shape.state != "init" or any(map(unusual, shape.rows)):
+                continue
+            both = [size for size in shape.sizes() if fastest(_of_size(shape.rows, size), OUR_SYSTEM)]
+            ranks = -shape.world_size if shape.device == "cpu" else shape.world_size
+            preference = (shape.device == "cuda", min(len(both), 2), run.run_id, ranks)
+            if both and (chosen is None or preference > chosen[0]):
+                chosen = preference, shape
+    return chosen and chosen[1]
+
+
+def _of_size(rows: Sequence[Row], size: int) -> list[Row]:
+    return [row for row in rows if int(row["rows"]) == size]
 
 
 def facts(results: Results) -> list[str]:

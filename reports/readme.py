@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness.records import write_atomically
@@ -10,10 +11,11 @@ from reports.facts import fastest, headline_shapes
 from reports.measured import OUR_SYSTEM
 from reports.store import Results, Row, number
 from reports.table import RIGHT, Column, Table
-from reports.text import measured_cell, published_cell, significant, system_label
+from reports.text import loss_name, measured_cell, published_cell, significant, system_label
 
 BEGIN, END = "<!-- headline:begin -->", "<!-- headline:end -->"
 PICTURE = Path("docs/images/headline.svg")
+LOSSES = ("one_set_sigmoid", "two_set_sigmoid", "info_nce")
 
 
 class ReadmeError(ValueError):
@@ -52,18 +54,22 @@ def block(results: Results) -> str:
 
 
 def table(results: Results) -> Table:
-    """At the largest R of each machine: the one-set loss and its fastest peer, `time · memory`."""
+    """At the largest R of each machine, `time · memory`: one set beside the fastest peer of another loss, as the
+    article has it; then each native loss beside the fastest peer of the same loss.
+    """
     body = []
     for nodes in ("1", "2"):
         pair = fastest([row for row in results.loss_step if row["nodes"] == nodes], "article_scaling_contrasts")
         if pair:
             machine = f"{pair[0]['world_size']}x {pair[0]['device_name'].split()[0]} (the article)"
-            body.append((machine, pair[0]["rows"], published_cell(pair[0]), *_peer(pair, published_cell(pair[1]))))
+            body.append(_line(machine, pair, [published_cell(row) for row in pair]))
     runs = []
     for shape in headline_shapes(results):
-        ours, peer = fastest(shape.rows, OUR_SYSTEM)
-        cells = [measured_cell(row, shape.memory_column) for row in (ours, peer)]
-        body.append((f"{shape.run.machine} ({shape.place})", ours["rows"], cells[0], *_peer((ours, peer), cells[1])))
+        machine = f"{shape.run.machine} ({shape.place})"
+        pairs = [fastest(shape.rows, OUR_SYSTEM, same=False)]
+        pairs += [fastest(shape.rows, OUR_SYSTEM, loss, same=True) for loss in LOSSES]
+        for pair in filter(None, pairs):
+            body.append(_line(machine, pair, [measured_cell(row, shape.memory_column) for row in pair]))
         runs.append(
             f"{shape.run.machine}: protocol {shape.run.protocol}, run {shape.run.run_id}, {shape.memory_column}"
         )
@@ -76,8 +82,10 @@ def table(results: Results) -> Table:
         (
             Column("machine"),
             Column("R", RIGHT),
-            Column("one-set loss", RIGHT),
+            Column("native loss"),
+            Column("its figures", RIGHT),
             Column("fastest peer"),
+            Column("its loss"),
             Column("its figures", RIGHT),
             Column("faster by", RIGHT),
         ),
@@ -86,7 +94,9 @@ def table(results: Results) -> Table:
     )
 
 
-def _peer(pair: tuple[Row, Row], cell: str) -> tuple[str, str, str]:
+def _line(machine: str, pair: tuple[Row, Row], cells: Sequence[str]) -> tuple[str, ...]:
     ours, peer = pair
     ratio = number(peer, "best_seconds") / number(ours, "best_seconds")
-    return system_label(peer), cell, f"{significant(ratio, 2)}x"
+    its_loss = "the same" if peer["loss"] == ours["loss"] else loss_name(peer["loss"])
+    peers = (system_label(peer), its_loss, cells[1])
+    return machine, ours["rows"], loss_name(ours["loss"]), cells[0], *peers, f"{significant(ratio, 2)}x"

@@ -246,7 +246,7 @@ def _measured(folder: Path) -> tuple[tuple[Run, ...], tuple[str, ...]]:
     """The runs to show of each (machine, campaign, protocol, caches), and one line for each run that is not shown.
 
     The newest one that came to its end and left no case out, and beside it older ones that did and have a time of a
-    case that no newer one has. Where none did, the newest of those that did not: its rows say so.
+    case that no newer one has. Where none did, the same of those that did not: their rows say so.
     """
     groups: dict[tuple[str, ...], list[Run]] = {}
     passed_over = []
@@ -279,7 +279,7 @@ def _chosen(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, str]]]:
         elif not chosen:
             why = "not finished" if run.environment.get("finished") is False else "its time budget left cases out"
             passed_over.append((run, f"{why}, and an older run has them all"))
-        elif run.whole and run.timed - seen:
+        elif (run.whole or not some_whole) and run.timed - seen:
             chosen.append(replace(run, beside=True))
         else:
             passed_over.append((run, "a newer run is shown"))

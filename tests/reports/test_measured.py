@@ -4,7 +4,7 @@ import pytest
 
 from reports import charts, claims, measured, published, store
 from reports.conditions import conditions
-from reports.facts import fastest, headline_shapes
+from reports.facts import fastest, headline_shapes, pictured_shape
 from tests.reports.made_up_results import add_run, quick_rows, row
 
 
@@ -228,6 +228,63 @@ def test_nobody_is_the_fastest_peer_for_want_of_the_others():
     text.append(text[-1] | {"rows": "512", "status": "out_of_memory", "best_seconds": ""})
     mine, peer = fastest(text, "native")
     assert (mine["rows"], peer["system"]) == ("512", "open_clip"), "a failure is an answer"
+
+
+def test_the_fastest_peer_of_the_same_loss_and_of_another():
+    rows = [
+        row("native", "one_set_sigmoid", "one_set", 256, 1.0),
+        row("native", "two_set_sigmoid", "two_set", 256, 2.0),
+    ]
+    rows += [row("triton_one_set", "one_set_sigmoid", "graph", 256, 4.0), row("a", "two_set_sigmoid", "b", 256, 5.0)]
+    rows.append(row("open_clip", "two_set_sigmoid", "bidir", 256, 3.0))
+    text = [{name: str(value) for name, value in each.items()} for each in rows]
+    found = [
+        fastest(text, "native"),
+        fastest(text, "native", same=True),
+        fastest(text, "native", same=False),
+        fastest(text, "native", "two_set_sigmoid", same=True),
+        fastest(text, "native", "info_nce", same=True),
+    ]
+    assert [pair and (pair[0]["variant"], pair[1]["system"]) for pair in found] == [
+        ("one_set", "open_clip"),
+        ("one_set", "triton_one_set"),
+        ("one_set", "open_clip"),
+        ("two_set", "open_clip"),
+        None,
+    ]
+
+
+def test_the_headline_is_of_the_run_that_compares_most_systems(results):
+    few = [row("native", "one_set_sigmoid", "one_set", 256, 1.0), row("a", "two_set_sigmoid", "b", 256, 5.0)]
+    many = [*few, row("open_clip", "two_set_sigmoid", "bidir", 256, 3.0)]
+    add_run(results, "m", "quick", "20260101T000000Z-aaaa", many)
+    add_run(results, "m", "other", "20260102T000000Z-bbbb", [each | {"protocol": "standard"} for each in few])
+    add_run(results, "m", "third", "20260103T000000Z-cccc", few)
+    assert [shape.run.run_id[-4:] for shape in headline_shapes(store.load(results))] == ["aaaa"]
+
+
+def test_the_picture_wants_peers_at_two_sizes(results):
+    def rows(*sizes):
+        return [
+            row(*who, size, 1.0, rounds=1)
+            for size in sizes
+            for who in (("native", "one_set_sigmoid", "one_set"), ("open_clip", "two_set_sigmoid", "bidir"))
+        ]
+
+    add_run(results, "m", "one", "20260101T000000Z-aaaa", rows(256, 512, 1024))
+    add_run(results, "m", "two", "20260102T000000Z-bbbb", rows(256, 512))
+    add_run(results, "m", "three", "20260103T000000Z-cccc", rows(256))
+    assert pictured_shape(store.load(results)).run.run_id[-4:] == "bbbb"
+
+
+def test_the_picture_has_one_variant_of_a_system_and_loss(results):
+    def rows(size, **milliseconds):
+        return [row("open_clip", "two_set_sigmoid", name, size, time) for name, time in milliseconds.items()]
+
+    mine = [row("native", "one_set_sigmoid", "one_set", size, 1.0) for size in (256, 512)]
+    add_run(results, "m", "q", "20260101T000000Z-aaaa", [*mine, *rows(256, a=3.0, b=2.0), *rows(512, a=5.0, b=6.0)])
+    drawn = charts.headline(store.load(results)).svg
+    assert ">open_clip a<" in drawn and ">open_clip b<" not in drawn
 
 
 def test_one_round_gives_no_ratio(results):

@@ -105,6 +105,17 @@ def test_a_run_that_was_stopped_is_shown_where_there_is_no_better_one(results):
     assert [run.run_id[-4:] for run in store.load(results).runs] == ["bbbb"]
 
 
+def test_runs_that_were_stopped_stand_beside_each_other_where_each_has_cases_of_its_own(results):
+    first, second = (row("native", "info_nce", "info_nce", 256, 1.0, case_id=name) for name in "ab")
+    missed = [each | {"best_seconds": None, "status": "interrupted", "reason": "Ctrl-C"} for each in (first, second)]
+    add_run(results, "m", "quick", "20260101T000000Z-aaaa", [first, missed[1]], {"finished": False})
+    add_run(results, "m", "quick", "20260102T000000Z-bbbb", [first, missed[1]], {"finished": False})
+    add_run(results, "m", "quick", "20260103T000000Z-cccc", [missed[0], second], {"finished": False})
+    assert [(run.run_id[-4:], run.beside) for run in store.load(results).runs] == [("cccc", False), ("bbbb", True)]
+    add_run(results, "m", "quick", "20260104T000000Z-dddd", [first, second])
+    assert [run.run_id[-4:] for run in store.load(results).runs] == ["dddd"]
+
+
 def test_a_run_whose_budget_left_cases_out_is_shown_where_there_is_no_better_one(results):
     left_out = row("native", "info_nce", "info_nce", 256, status="interrupted", reason="time budget ended")
     add_run(results, "m", "quick", "20260101T000000Z-aaaa", [*quick_rows(), left_out])
