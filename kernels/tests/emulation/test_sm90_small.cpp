@@ -2,6 +2,7 @@
 #include "cuda_sm90.cuh"
 #include "engines.hpp"
 #include "scaling_contrasts/sm90/engine.cuh"
+#include "scaling_contrasts/sm90/two_set_ladder_engine.cuh"
 
 using namespace scaling_contrasts;
 using emulated::make_problem;
@@ -136,6 +137,32 @@ void nobody(variant_t const& variant) {
     }
 }
 
+/// A scale of 0: no gradients, though weights carry one that is never 0, and the scalars all the same.
+void no_scale(variant_t const& variant) {
+    for (auto type : {gradient_type_t::bfloat16_k, gradient_type_t::float32_k}) {
+        auto problem = make_problem(loss_t::one_set_sigmoid_k, 130, {129}, article_k, 1024);
+        problem.labels = label_layout_t::mixed_k, problem.scale = 0, problem.bias = -1, problem.gradient_type = type;
+        auto const data = fixture::make_data(problem);
+        auto const want = fixture::oracle(problem, data).scalars;
+        auto const got = emulated::run(problem, data, variant.make(), 0);
+        auto const near = [](double value, double other) { return std::abs(value - other) <= 1e-5 * std::abs(other); };
+        auto const name = fixture::describe(problem, variant.name);
+        testing::expect(std::ranges::all_of(got.gradients[0], [](double v) { return v == 0; }),
+                        name + ": gradients are 0 where the scale is");
+        testing::expect(near(got.scalars.loss, want.loss) && near(got.scalars.bias_gradient, want.bias_gradient) &&
+                            near(got.scalars.scale_gradient, want.scale_gradient),
+                        name + ": the scalars do not need a scale");
+    }
+}
+
+/// Fewer blocks at a time than a launch has, where that may be: not in one launch.
+void half_at_a_time(variant_t const& variant) {
+    auto const problem = make_problem(loss_t::one_set_sigmoid_k, 300, {300}, article_k, 1024);
+    emulation::options().resident = 1;
+    check(problem, variant);
+    emulation::options().resident = 2;
+}
+
 /// Which kernels a problem takes, and that others are refused.
 void choices() {
     struct choice_t {
@@ -180,6 +207,23 @@ void choices() {
     }
 }
 
+/// Items have 32-bit numbers, also where memory would hold more rows.
+void many_items() {
+    auto const runs = [](loss_t loss, std::int64_t rows, bool narrow) {
+        auto problem = make_problem(loss, rows, {rows}, article_k, 1024);
+        auto const given = bench::gpu_problem(problem, 0);
+        sm90_tuning_t tuning;
+        if (narrow) tuning.small_items = tuning.one_launch = tuning.narrow_tiles = true;
+        if (loss == loss_t::two_set_sigmoid_k) return sm90_two_set_ladder_engine_t::scratch_bytes(given, tuning) > 0;
+        return sm90_engine_t::scratch_bytes(given, tuning) > 0;
+    };
+    testing::expect(runs(loss_t::two_set_sigmoid_k, 3973 * 1024, false), "two sets: items of 3973 x 3973 superblocks");
+    testing::expect(!runs(loss_t::two_set_sigmoid_k, 3974 * 1024, false), "two sets: not of 3974 x 3974");
+    testing::expect(runs(loss_t::one_set_sigmoid_k, 4096 * 1024, false), "one set: items of 4096 strips");
+    testing::expect(runs(loss_t::one_set_sigmoid_k, 4095 * 1024, true), "narrow tiles: items of 4095 strips");
+    testing::expect(!runs(loss_t::one_set_sigmoid_k, 4096 * 1024 - 1, true), "narrow tiles: not of 4096 strips");
+}
+
 /// Several superblocks: the last share of a tile finds earlier ones in memory.
 void several(variant_t const& variant) {
     auto problem = make_problem(loss_t::one_set_sigmoid_k, 1030, {1026}, article_k, 1024);
@@ -202,6 +246,7 @@ int main(int count, char** arguments) {
     emulation::options().major = 9;
     emulation::options().multiprocessors = 3;
     choices();
+    many_items();
     sm90_tuning_t three, one, wide;
     three.fp16 = one.fp16 = false;
     three.small_items = one.small_items = true;
@@ -212,7 +257,8 @@ int main(int count, char** arguments) {
         if (count < 2 || variant.name == std::string(arguments[1])) {
             bits(variant);
             nobody(variant);
-            if (variant.tuning.one_launch == false) foreign(variant);
+            no_scale(variant);
+            if (variant.tuning.one_launch == false) foreign(variant), half_at_a_time(variant);
             if (variant.tuning.one_launch == true || count > 1) several(variant);
             if ((variant.tuning.one_launch == true && !variant.tuning.narrow_tiles) || count > 1) all(variant);
         }

@@ -25,7 +25,8 @@ struct sm90_tuning_t {
     /// Score items of 64 x 64 cells, for the article's ladder in bf16 without pairs_once; empty: where rows are few.
     std::optional<bool> small_items = {};
     /// With these, a step is one kernel where it can be: no other device, no columns past the ladder, 32-bit numbers of
-    /// X's elements; empty: where rows are fewer still.
+    /// X's elements; empty: where rows are fewer still. That kernel needs all its CTAs on the GPU at once
+    /// (one_launch.cuh).
     std::optional<bool> one_launch = {};
     /// With that, gradient tiles of 64 columns, not 128; empty: where rows are fewer still.
     std::optional<bool> narrow_tiles = {};
@@ -161,8 +162,8 @@ class sm90_engine_t {
     /// Whether finish() launches all of a step: rows and labels must stay as begin() found them until then.
     bool one_launch() const { return one_launch_; }
 
-    /// Writes the gradient ([rows][dims], bf16 or fp32) and {loss, dL/dt, dL/db}: this GPU's part of the global mean.
-    /// `scalars_double`, where given, gets the same in double.
+    /// Writes the gradient ([rows][dims], bf16 or fp32, 16-byte aligned) and {loss, dL/dt, dL/db}: this GPU's part of the
+    /// global mean. `scalars_double`, where given, gets the same in double.
     gpu_status_t finish(void* gradient, float* scalars, cudaStream_t stream, double* scalars_double = nullptr) {
         sm90::params_t a = a_;
         if (!fast_) a.residuals = nullptr;
@@ -305,7 +306,20 @@ class sm90_engine_t {
             a_.ring = a_.lag + 2;
             a_.interleave = many;
         }
+        sm90::params_t own = a_, foreign = a_;
+        own.own = true;
+        own.column.blocks = own.row.blocks;
+        foreign.column.blocks = int((p.candidate_rows + sm90::tile_k - 1) / sm90::tile_k);
+        if (!countable(own, true) || !countable(foreign, p.pairs_once))
+            return refuse("sm90: more items of work than 32 bits count");
         return {};
+    }
+    /// Whether a launch's items have numbers of 32 bits (sm90::items_of), and those past the end that CTAs take.
+    bool countable(sm90::params_t a, bool serves_twice) const {
+        plan_superblocks(a);
+        uint64_t const score = uint64_t(small_items_ ? 4 : 2) * sm90::strip_k * sm90::strip_k * a.wide,
+                       gradient = uint64_t(a.programs) * sm90::strip_k * (serves_twice ? 1 + a.wide : 1);
+        return uint64_t(a.superblocks + a.lag) * (score + gradient) < (uint64_t(1) << 32) - (1 << 16);
     }
     /// What was fastest on an H200, by size: docs/performance.md.
     void choose_kind(gpu_problem_t const& p, sm90_tuning_t const& tuning) {

@@ -16,6 +16,7 @@ __device__ __forceinline__ void finish_share(params_t const& a, item_t const& it
     auto const row_of = [&](int k) { return (k >> 1) * 64 + row0 + (k & 1) * 8; };  // the four that four lanes hold
     auto const value = [&](int k, int i) -> float& { return (k < 2 ? top : bottom)[i + (k & 1) * 2]; };
 
+    bool const no_scale = *a.t == 0.f;  // looked up early, so that the answer is here when it is needed
     ptx::mbar_wait(c.base + shared::at_out_empty, c.outputs ^ 1);
     if (item.count > 0) {
         if (c.lane == 0 && seen < item.count) ptx::wait_count(a.turn + item.row * a.programs + item.at, item.count);
@@ -79,7 +80,8 @@ __device__ __forceinline__ void finish_share(params_t const& a, item_t const& it
         }
     }
 
-    float const factor = 2.f * ln2_k * a.weight / float(a.rows_everywhere);
+    // weights carry a scale that is never 0
+    float const factor = no_scale ? 0.f : 2.f * ln2_k * a.weight / float(a.rows_everywhere);
     int const first_row = int(item.row) * tile_k;
     float by[4];
 #pragma unroll
@@ -123,8 +125,8 @@ __device__ __forceinline__ void finish_share(params_t const& a, item_t const& it
                 *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(a.gradient) + int64_t(row) * a.dims +
                                           program.column + chunk * 8) = v;
         }
-        ptx::fence_async_shared();  // copies fill that place again
     }
+    ptx::fence_async_shared();  // copies fill the place of the rows and that of the terms again
     ptx::named_sync(1, 128);
     c.release(shared::at_empty + (shared::score_stages_k + c.gradient.at()) * 8);
     c.gradient.next();

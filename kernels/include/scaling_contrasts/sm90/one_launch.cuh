@@ -3,8 +3,11 @@
 // of them have no other work: they look up what a gradient tile needs at its end (row_terms.cuh), where its last share is
 // finished (finish_share.cuh). The last CTA to leave sums up the scalars, and zeroes all counts for the next step.
 //
-// Norms are found before anything is waited for, and items wait only for items taken before them: nothing hangs,
-// whatever the order in which CTAs start, as long as all of them run in the end.
+// Norms are found before anything is waited for, and items wait only for items taken before them, in whatever order CTAs
+// start. But rows are shared out by CTA, so that all of them have to be on the GPU at once, as they are where nothing else
+// holds its multiprocessors. One that waits for another to end leaves the others waiting for its rows' norms: if no room
+// is made, their waits give up (ptx/barrier.cuh), and the step ends with an illegal address. A step in several launches
+// needs no such thing.
 #pragma once
 #include "scaling_contrasts/sm90/finish.cuh"
 #include "scaling_contrasts/sm90/shared.cuh"

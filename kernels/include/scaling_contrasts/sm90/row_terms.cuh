@@ -92,9 +92,10 @@ __device__ __forceinline__ void find_terms(one_launch_params_t const& a, uint32_
             ptx::store_int(at + offsetof(terms_t, count) + r * 4, count);
 #pragma unroll
             for (int e = 0; e < residuals_k; ++e) {
-                ptx::store_int(at + offsetof(terms_t, other) + (e * tile_k + r) * 4, e < count ? int(x[e])
-                                                                                     : live    ? row * a.dims
-                                                                                               : 0);
+                ptx::store_int(at + offsetof(terms_t, other) + (e * tile_k + r) * 4,
+                               e < count ? int(x[e])
+                               : live    ? int(uint32_t(row) * uint32_t(a.dims))
+                                         : 0);
                 ptx::store_int(at + offsetof(terms_t, weight) + (e * tile_k + r) * 4, __float_as_int(weight[e]));
             }
         }
