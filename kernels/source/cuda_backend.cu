@@ -89,9 +89,9 @@ std::vector<std::string> usable_engines() {
     return {"sm80"};
 }
 
-/// Why an engine cannot run a problem, as one clause; empty: it can.
-std::string unsupported_by(std::string const& engine, problem_t const& problem) {
-    return engine == "sm90"    ? sm90_unsupported(problem)
+/// Why an engine cannot run a problem, as one clause; empty: it can. `two_set`: the option, which sm90 heeds.
+std::string unsupported_by(std::string const& engine, problem_t const& problem, std::string const& two_set = "auto") {
+    return engine == "sm90"    ? sm90_unsupported(problem, two_set)
            : engine == "sm100" ? sm100_unsupported(problem)
                                : sm80::unsupported(problem);
 }
@@ -419,9 +419,8 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
     if (flag(options, "offload", false)) return offload_unsupported(problem, options);
     if (auto const fp16 = options.option("fp16", "auto"); fp16 != "auto" && fp16 != "true" && fp16 != "false")
         return "option fp16 is '" + fp16 + "'; known are auto, true and false";
-    if (fp16_of(options) == true && (engine != "sm90" || is_softmax(problem.loss)))
-        return "option fp16 is for the sigmoid losses on the sm90 engine";
-    if (auto const two_set = options.option("two_set", "auto"); two_set != "auto") {
+    auto const two_set = options.option("two_set", "auto");
+    if (two_set != "auto") {
         if (two_set != "grid" && two_set != "ladder")
             return "option two_set is '" + two_set + "'; known are auto, grid and ladder";
         if (engine != "sm90" || problem.loss != loss_t::two_set_sigmoid_k)
@@ -429,6 +428,11 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
         if (two_set == "grid" && problem.pairs_once)
             return "option two_set=grid finds no gradients of another GPU's rows; leave out pairs=once";
     }
+    auto whole = problem;  // a forward pass alone is run beside a step, with its options
+    whole.forward_only = false;
+    if (fp16_of(options) == true &&
+        (engine != "sm90" || (problem.loss != loss_t::one_set_sigmoid_k && !sm90_two_set_ladder(whole, two_set))))
+        return "option fp16 is for the sigmoid losses, where the sm90 engine takes its kernels of one set";
     if (auto const meeting = options.option("meeting", "flags"); meeting != "flags" && meeting != "events")
         return "option meeting is '" + meeting + "'; known are flags and events";
     if (auto const reason = problem.pairs_once ? pairs_unsupported(problem) : ""; !reason.empty()) return reason;
@@ -437,7 +441,7 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
     if (here > device().count && !flag(options, "virtual_devices", false))
         return std::to_string(here) + " GPUs are asked for, " + std::to_string(device().count) +
                " are here; virtual_devices=true lets them take turns on one";
-    return unsupported_by(engine, problem);
+    return unsupported_by(engine, problem, two_set);
 }
 
 std::string version_text(int version) {

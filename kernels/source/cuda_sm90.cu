@@ -64,10 +64,12 @@ class sm90_step_t final : public gpu::device_step_t {
 
 bool sm90_built() { return true; }
 
-bool sm90_two_set_ladder(problem_t const& problem) { return two_set_ladder_step_t::takes(problem); }
+bool sm90_two_set_ladder(problem_t const& problem, std::string const& two_set) {
+    return two_set_ladder_step_t::takes(problem, two_set);
+}
 
-std::string sm90_unsupported(problem_t const& problem) {
-    if (sm90_two_set_ladder(problem)) return "";
+std::string sm90_unsupported(problem_t const& problem, std::string const& two_set) {
+    if (sm90_two_set_ladder(problem, two_set)) return "";
     if (problem.pairs_once && problem.world_size > 1 && problem.loss != loss_t::one_set_sigmoid_k)
         return "the sm90 engine finds gradients of another GPU's rows in one_set_sigmoid and with the article's ladder "
                "alone; leave out pairs=once, or use engine sm80";
@@ -83,6 +85,8 @@ std::string sm90_unsupported(problem_t const& problem) {
                       : problem.loss == loss_t::one_set_info_nce_k
                           ? sm90_groups_bytes(given, problem.forward_only) > 0
                           : sm90_two_set_bytes(given, problem.forward_only) > 0;
+    if (runs && two_set == "ladder" && !problem.forward_only)
+        return "option two_set=ladder is for two_set_sigmoid with weights that fp16 holds";
     if (runs) return "";
     return "the sm90 engine takes dims and prefixes in multiples of 64 up to 4096, and at most 4194304 rows";
 }

@@ -27,10 +27,11 @@ struct step_inputs_t {
 /// The sm90 and sm100 engines have sources of their own, for their instructions exist on few architectures. Where those
 /// are not built, cuda_sm90_missing.cu and cuda_sm100_missing.cu stand in.
 bool sm90_built();
-/// Why it cannot run a problem, as one clause; empty: it can, on a GPU of compute capability 9.0.
-std::string sm90_unsupported(problem_t const& problem);
-/// Whether two_set_sigmoid runs by the kernels of one set: with the article's ladder.
-bool sm90_two_set_ladder(problem_t const& problem);
+/// Why it cannot run a problem, as one clause; empty: it can, on a GPU of compute capability 9.0. `two_set`: see
+/// step_inputs_t.
+std::string sm90_unsupported(problem_t const& problem, std::string const& two_set = "auto");
+/// Whether two_set_sigmoid runs by the kernels of one set: with the article's ladder, or where `two_set` says so.
+bool sm90_two_set_ladder(problem_t const& problem, std::string const& two_set = "auto");
 std::unique_ptr<gpu::device_step_t> make_sm90_step(step_inputs_t const& in);
 
 bool sm100_built();

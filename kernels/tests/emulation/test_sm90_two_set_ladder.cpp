@@ -74,6 +74,29 @@ void ladders() {
     check_bits(make(1100, {1100}, 10, -10, bfloat16_k, {64}, 64), "ladder");
 }
 
+/// What the option asks for is refused where those kernels cannot do it.
+void options() {
+    auto const runs = [](problem_t const& problem, std::string const& two_set) {
+        return bench::sm90_unsupported(problem, two_set).empty();
+    };
+    auto const article = make(140, {140}, 5, -1), rounded = make(140, {140}, 5, -1, bfloat16_k),
+               other = make(140, {140}, 5, -1, float32_k, {64, 192}, 256);
+    auto uneven = make(140, {140}, 5, -1, bfloat16_k, {64, 192}, 256), alone = uneven;
+    uneven.prefix_weights = {1, 1e-5}, alone.prefix_weights = {1, 1e-5}, alone.forward_only = true;
+    testing::expect(runs(article, "auto") && runs(article, "ladder") && !runs(article, "grid"),
+                    "fp32 gradients are not for the grid's weights, which are rounded twice");
+    testing::expect(runs(rounded, "auto") && runs(rounded, "ladder") && runs(rounded, "grid"),
+                    "bf16 gradients are for either");
+    testing::expect(!runs(other, "auto") && runs(other, "ladder") && !runs(other, "grid"),
+                    "any ladder, where asked for");
+    testing::expect(runs(uneven, "auto") && !runs(uneven, "ladder") && runs(uneven, "grid") && runs(alone, "ladder"),
+                    "not one that fp16 does not hold, but its forward pass");
+    auto once = make(140, {140, 140}, 5, -1, bfloat16_k, {64, 192}, 256);
+    once.pairs_once = true;
+    testing::expect(!runs(once, "auto") && runs(once, "ladder") && !runs(once, "grid"),
+                    "pairs once, by the kernels of one set");
+}
+
 void devices() {
     for (bool once : {false, true}) {
         auto problem = make(140, {130, 77}, 10, -10, bfloat16_k);
@@ -102,6 +125,7 @@ int main(int argc, char** argv) {
     }
     article();
     ladders();
+    options();
     devices();
     return testing::report();
 }
