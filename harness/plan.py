@@ -44,7 +44,7 @@ class Planned:
             return True
         if status == "unsupported" or (status == "out_of_memory" and self.expects_out_of_memory):
             return True
-        return status == self.variant.expected_status(self.case.state)
+        return status == self.variant.expected_status(self.case)
 
     def total_seconds(self, apart: int) -> float:
         """Predicted seconds of the check and of `apart` launches beside it."""

@@ -164,7 +164,7 @@ class Campaign:
             if verdict.failure:
                 status = "nonfinite" if verdict.nonfinite else "wrong"
                 # A documented trap is timed all the same, so that what it costs can be seen.
-                expected = status == "wrong" == each.variant.expected_status(case.state)
+                expected = status == "wrong" == each.variant.expected_status(case)
                 because = f". Expected: {each.variant.because}" if expected and each.variant.because else ""
                 record |= {"status": status, "reason": f"{verdict.failure}{because}", "expected": expected}
         return record, outcome

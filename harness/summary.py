@@ -220,7 +220,7 @@ def row(
     if case.loss == ALL_REDUCE:
         result["bytes"] = case.rows * case.dims * 4
     result["form"] = case.options.get("form", "")
-    result["expected_status"] = each.variant.expected_status(case.state)
+    result["expected_status"] = each.variant.expected_status(case)
     if each.unsupported:
         return result | {"status": "unsupported", "reason": each.unsupported}
     if check is not None:

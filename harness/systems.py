@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.cases import LOSSES, STATES, STATUSES, ConfigurationError
+from harness.cases import LOSSES, STATES, STATUSES, Case, ConfigurationError
 from harness.cost import OPTIONAL_PREDICT_KEYS, PREDICT_KEYS
 
 LAUNCHERS = ("torchrun", "single", "native", "published")
@@ -24,7 +24,17 @@ _KEYS = (
     "variants",
     "predict",
 )
-_VARIANT_KEYS = ("loss", "options", "expected_status", "because", "devices", "world_sizes", "predict", "by_name_only")
+_VARIANT_KEYS = (
+    "loss",
+    "options",
+    "expected_status",
+    "expected_from_rows",
+    "because",
+    "devices",
+    "world_sizes",
+    "predict",
+    "by_name_only",
+)
 DEVICES = ("cpu", "cuda")
 
 
@@ -44,10 +54,12 @@ class Variant:
     by_name_only: bool = False
     because: str = ""  # why another status than ok is expected: it stands in the row, after what the gate found
     devices: tuple[str, ...] = DEVICES  # of the system's, those that this variant runs on
+    expected_from_rows: int = 0  # of all ranks: `expected_statuses` are of cases with as many or more, fewer expect ok
 
-    def expected_status(self, state: str) -> str:
-        """The status that a case of this state should end with."""
-        return self.expected_statuses.get(state, "ok")
+    def expected_status(self, case: Case) -> str:
+        """The status that a case should end with."""
+        few = case.rows * case.world_size < self.expected_from_rows
+        return "ok" if few else self.expected_statuses.get(case.state, "ok")
 
 
 @dataclass(frozen=True)
@@ -151,6 +163,9 @@ def _variant(where: str, name: str, data: Any, losses: Sequence[str]) -> Variant
     because = data.get("because", "")
     if not isinstance(because, str):
         raise ConfigurationError(f"{where}: because is {because!r}; give a text")
+    from_rows = data.get("expected_from_rows", 0)
+    if type(from_rows) is not int or from_rows < 0:
+        raise ConfigurationError(f"{where}: expected_from_rows is {from_rows!r}; give a whole number of rows")
     return Variant(
         name,
         data["loss"],
@@ -161,6 +176,7 @@ def _variant(where: str, name: str, data: Any, losses: Sequence[str]) -> Variant
         by_name,
         because,
         _devices(where, data),
+        from_rows,
     )
 
 

@@ -146,6 +146,20 @@ def test_bf16_logits_at_the_page_s_temperature_are_off_by_rounding(variant: str,
     assert least < found["gradients"] < 0.1 and found["loss"] < 0.02, found
 
 
+@pytest.mark.parametrize(("rows", "least", "most"), [(512, 0.0, 0.015), (2048, 0.02, 0.03)])
+def test_bf16_sums_over_rows_of_proxy_anchor_are_off_more_the_more_rows(rows: int, least: float, most: float) -> None:
+    """Within the gate at the smaller batch of the page, past it at the larger one, where `wrong` is expected."""
+    pytest.importorskip("pytorch_metric_learning")
+    assert driver.registry()["metric_learning"]["variants"]["proxy_anchor_bf16"]["expected_from_rows"] == 2048
+    shape = {"rows": rows, "dims": 128, "prefixes": (128,), "labels": "fours"}
+    case = driver.make_case("metric_learning", "proxy_anchor_bf16", state="clip", scale=1 / 0.07, **shape)
+    system = driver.load("baselines.metric_learning:MetricLearning")(case, World())
+    system.build()
+    system.step()
+    found = driver.errors(case, [system.outputs()])
+    assert least < found["gradients"] < most and found["loss"] < driver.LIMITS["loss"], found
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_ragged_groups_and_sizes(world_size: int) -> None:
     """Groups that straddle ranks, of 1 to 8 rows, at a number of rows that nothing divides."""

@@ -166,6 +166,23 @@ def test_an_expected_status_may_depend_on_the_state(bench):
     ]
 
 
+def test_an_expected_status_may_be_of_many_rows_only(bench):
+    """Counted over ranks: 4 rows on each of 2 are 8."""
+    trap = {"loss": "info_nce", "expected_status": {"init": "wrong"}, "expected_from_rows": 8}
+    bench.system("probe", {"a": trap}, launcher="torchrun")
+    for shape, state, status in (
+        ("rows=[7]", "init", "ok"),
+        ("rows=[8]", "init", "wrong"),
+        ("rows=[8]", "trained", "ok"),
+        ("rows=[9]", "init", "wrong"),
+    ):
+        (each,) = planned(bench, CPU, shape, f"states=[{state}]")
+        assert each.variant.expected_status(each.case) == status and each.expected(status), (shape, state)
+    three, four = planned(bench, CPU, "rows=[3,4]", "world_sizes=[2]")
+    assert three.expected("ok") and not three.expected("wrong")
+    assert four.expected("wrong") and not four.expected("ok")
+
+
 def test_a_variant_overrides_predictions_of_its_system(bench):
     slow = {"loss": "info_nce", "predict": {"startup_seconds": 40.0}}
     bench.system("probe", {"plain": {"loss": "info_nce"}, "slow": slow})

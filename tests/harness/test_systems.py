@@ -41,6 +41,8 @@ def test_the_repository_s_own_registry_loads():
         ({"variants": {"a": {"loss": "info_nce", "expected_status": {"init": "no"}}}}, "expects status 'no'; known"),
         ({"variants": {"a": {"loss": "info_nce", "expected_status": {"x": "ok"}}}}, "state 'x'; known: init, trained"),
         ({"variants": {"a": {"loss": "info_nce", "because": ["x"]}}}, r"because is \['x'\]; give a text"),
+        ({"variants": {"a": {"loss": "info_nce", "expected_from_rows": True}}}, "from_rows is True; give a whole"),
+        ({"variants": {"a": {"loss": "info_nce", "expected_from_rows": -1}}}, "from_rows is -1; give a whole"),
         ({"variants": {"a": {"loss": "info_nce", "world_sizes": 2}}}, "world_sizes is 2; give a list"),
         ({"variants": {"a": {"loss": "info_nce", "world_sizes": [0]}}}, r"world_sizes is \[0\]"),
         ({"variants": {"a": {"loss": "info_nce", "options": ["x"]}}}, r"options is \['x'\]; give a mapping"),
