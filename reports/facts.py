@@ -56,7 +56,8 @@ def headline_shapes(results: Results) -> list[Shape]:
 
 
 def pictured_shape(results: Results) -> Shape | None:
-    """The usual, `init` shape for the README's picture: a GPU's, with peers at two R or more, of the newest run.
+    """The usual, `init` shape for the README's picture: a GPU's, with peers at two R or more, the most systems, the
+    newest run.
 
     A picture tells no ratio, so one round is enough.
     """
@@ -67,7 +68,8 @@ def pictured_shape(results: Results) -> Shape | None:
                 continue
             both = [size for size in shape.sizes() if fastest(_of_size(shape.rows, size), OUR_SYSTEM)]
             ranks = -shape.world_size if shape.device == "cpu" else shape.world_size
-            preference = (shape.device == "cuda", min(len(both), 2), run.run_id, ranks)
+            timed = {row["system"] for row in shape.rows if row["best_seconds"]}
+            preference = (shape.device == "cuda", min(len(both), 2), len(timed), run.run_id, ranks)
             if both and (chosen is None or preference > chosen[0]):
                 chosen = preference, shape
     return chosen and chosen[1]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness import cost
-from reports.store import Results, Row, Run, number
+from reports.store import Results, Row, number
 from reports.table import LEFT, RIGHT, Column, Table
 from reports.text import live_rows, marked, memory_bytes_of, published_name, significant, status_text, time_text
 
@@ -150,21 +150,22 @@ def tables(results: Results) -> list[Table]:
 
 
 def _measured(row: Row, results: Results) -> list[tuple[Row, str]]:
-    """Each measured row that redoes a published one, and where it was measured."""
+    """Each measured row that redoes a published one, and where it was measured.
+
+    A row that could not run, or was not reached, stands only where there is no other.
+    """
     if row["published_memory_text"].startswith(LARGEST):
         searches = [(each, f"{found.machine}, capacity") for found in results.capacities for each in found.rows]
         return [(each, where) for each, where in searches if _same_search(row, each)]
-    return [
-        (measured, f"{run.machine}, protocol {run.protocol}") for run in results.runs for measured in _of_run(row, run)
-    ]
-
-
-def _of_run(row: Row, run: Run) -> list[Row]:
-    """A run's rows that redo a published one. Those that cannot run there stand only where there is no other."""
     key = (row["system"], row["variant"])
     counterparts = _COUNTERPARTS.get(key, (Counterpart(*key),))
-    found = [each for each in run.rows if any(one.redoes(row, each) for one in counterparts)]
-    return [each for each in found if each["status"] != "unsupported"] or found[:1]
+    found = [
+        (measured, f"{run.machine}, protocol {run.protocol}")
+        for run in results.runs
+        for measured in run.rows
+        if any(one.redoes(row, measured) for one in counterparts)
+    ]
+    return [each for each in found if each[0]["status"] not in ("unsupported", "interrupted")] or found[:1]
 
 
 def _same_search(row: Row, found: Row) -> bool:

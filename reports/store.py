@@ -76,7 +76,7 @@ class Run:
     protocol: str
     rows: tuple[Row, ...]
     environment: Mapping[str, Any] = field(default_factory=dict)
-    beside: bool = False  # an older run, shown beside a newer one that has not all of its cases
+    beside: bool = False  # shown beside another run, which has not all of its cases
 
     @property
     def title(self) -> str:
@@ -245,8 +245,8 @@ def _facts(path: Path, columns: tuple[str, ...]) -> tuple[Row, ...]:
 def _measured(folder: Path) -> tuple[tuple[Run, ...], tuple[str, ...]]:
     """The runs to show of each (machine, campaign, protocol, caches), and one line for each run that is not shown.
 
-    The newest one that came to its end and left no case out, and beside it older ones that did and have a time of a
-    case that no newer one has. Where none did, the same of those that did not: their rows say so.
+    The newest one that came to its end and left no case out, or where none did the newest. Beside it any other that has
+    a time of a case that no run before it has: those that came to their end come first, then newer ones.
     """
     groups: dict[tuple[str, ...], list[Run]] = {}
     passed_over = []
@@ -269,20 +269,17 @@ def _measured(folder: Path) -> tuple[tuple[Run, ...], tuple[str, ...]]:
 
 def _chosen(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, str]]]:
     """Of runs of one kind, newest first: those to show, and the others with the reason."""
-    chosen: list[Run] = []
-    passed_over = []
-    some_whole = any(run.whole for run in runs)
-    for run in runs:
-        seen = frozenset[str]().union(*(newer.timed for newer in chosen))
-        if not chosen and (run.whole or not some_whole):
-            chosen.append(run)
-        elif not chosen:
-            why = "not finished" if run.environment.get("finished") is False else "its time budget left cases out"
-            passed_over.append((run, f"{why}, and an older run has them all"))
-        elif (run.whole or not some_whole) and run.timed - seen:
+    first, *others = sorted(runs, key=lambda run: not run.whole)
+    chosen, passed_over, seen = [first], [], set(first.timed)
+    for run in others:
+        if run.timed - seen:
             chosen.append(replace(run, beside=True))
-        else:
+            seen |= run.timed
+        elif run.whole or run.run_id < first.run_id or not first.whole:
             passed_over.append((run, "a newer run is shown"))
+        else:
+            why = "not finished" if run.environment.get("finished") is False else "its time budget left cases out"
+            passed_over.append((run, f"{why}, and what it timed other runs have"))
     return chosen, passed_over
 
 

@@ -275,6 +275,9 @@ def test_the_picture_wants_peers_at_two_sizes(results):
     add_run(results, "m", "two", "20260102T000000Z-bbbb", rows(256, 512))
     add_run(results, "m", "three", "20260103T000000Z-cccc", rows(256))
     assert pictured_shape(store.load(results)).run.run_id[-4:] == "bbbb"
+    more = [row("disco_clip", "info_nce", "x", size, 1.0, rounds=1) for size in (256, 512)]
+    add_run(results, "m", "four", "20260101T000000Z-dddd", [*rows(256, 512), *more])
+    assert pictured_shape(store.load(results)).run.run_id[-4:] == "dddd", "more systems before a newer run"
 
 
 def test_the_picture_has_one_variant_of_a_system_and_loss(results):

@@ -242,6 +242,19 @@ def test_what_was_not_measured_is_no_table(results):
     assert papers.tables(store.load(results)) == []
 
 
+def test_a_case_that_a_run_did_not_reach_is_no_line_beside_one_that_did(results):
+    step = {"dims": 768, "prefixes": "768", "dtype": "bfloat16", "device": "cuda"}
+    timed = row("siglip_kernel", "two_set_sigmoid", "default", 65536, 41.0, case_id="a", **step)
+    unit = row("siglip_kernel", "two_set_sigmoid", "default_unit_rows", 65536, 37.0, case_id="b", **step)
+    missed = timed | {"best_seconds": None, "status": "interrupted", "reason": "Ctrl-C"}
+    add_run(results, "h200-x1", "siglip_kernel_readme", "20260101T000000Z-aaaa", [timed])
+    add_run(results, "h200-x1", "siglip_kernel_readme", "20260102T000000Z-bbbb", [unit, missed], {"finished": False})
+    (table,) = papers.tables(store.load(results))
+    place = [column.name for column in table.columns].index("measured as")
+    found = [line[place] for line in table.rows if line[:2] == ("siglip_kernel chunk_4096", "65536")]
+    assert found == ["siglip_kernel default", "siglip_kernel default_unit_rows"]
+
+
 @pytest.mark.parametrize("status", ["out_of_memory", "unsupported"])
 def test_a_case_that_did_not_run_is_a_line(results, status):
     tables = measured(results, row("open_clip", "info_nce", "clip_fp32", 65536, status=status, reason="x"))

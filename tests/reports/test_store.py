@@ -77,8 +77,8 @@ def test_the_newest_finished_run_of_each_protocol_is_shown(results):
     assert [(run.protocol, run.run_id[:8]) for run in loaded.runs] == [("quick", "20260102"), ("standard", "20260103")]
     assert loaded.passed_over == (
         "m/quick/20260101T000000Z-aaaa: a newer run is shown",
-        "m/quick/20260104T000000Z-dddd: its time budget left cases out, and an older run has them all",
-        "m/quick/20260105T000000Z-eeee: not finished, and an older run has them all",
+        "m/quick/20260104T000000Z-dddd: its time budget left cases out, and what it timed other runs have",
+        "m/quick/20260105T000000Z-eeee: not finished, and what it timed other runs have",
         "m/quick/20260106T000000Z-ffff: no rows yet",
     )
 
@@ -114,6 +114,21 @@ def test_runs_that_were_stopped_stand_beside_each_other_where_each_has_cases_of_
     assert [(run.run_id[-4:], run.beside) for run in store.load(results).runs] == [("cccc", False), ("bbbb", True)]
     add_run(results, "m", "quick", "20260104T000000Z-dddd", [first, second])
     assert [run.run_id[-4:] for run in store.load(results).runs] == ["dddd"]
+
+
+def test_a_run_that_was_stopped_stands_beside_whole_ones_for_the_cases_that_it_alone_has(results):
+    first, second, third = (row("native", "info_nce", "info_nce", 256, 1.0, case_id=name) for name in "abc")
+    missed = third | {"best_seconds": None, "status": "interrupted", "reason": "Ctrl-C"}
+    add_run(results, "m", "quick", "20260101T000000Z-aaaa", [first, second, missed], {"finished": False})
+    add_run(results, "m", "quick", "20260102T000000Z-bbbb", [second, missed], {"finished": False})
+    add_run(results, "m", "quick", "20260103T000000Z-cccc", [third])
+    add_run(results, "m", "quick", "20260104T000000Z-dddd", [third, missed], {"finished": False})
+    loaded = store.load(results)
+    assert [(run.run_id[-4:], run.beside) for run in loaded.runs] == [("cccc", False), ("bbbb", True), ("aaaa", True)]
+    assert loaded.passed_over == ("m/quick/20260104T000000Z-dddd: not finished, and what it timed other runs have",)
+    add_run(results, "m", "quick", "20260105T000000Z-eeee", [first, second], {"finished": False})
+    runs = [(run.run_id[-4:], run.beside) for run in store.load(results).runs]
+    assert runs == [("cccc", False), ("eeee", True)], "newer ones before older ones"
 
 
 def test_a_run_whose_budget_left_cases_out_is_shown_where_there_is_no_better_one(results):
