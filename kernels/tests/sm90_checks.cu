@@ -1,8 +1,10 @@
 // Correctness of the sm90 engine against float64, computed on the same GPU by plain loops over the formulas.
-//   sm90_checks [quick|all|large|tiny|race|variant TUNING]     one line a case, and at the end 'N passed, N failed'
+//   sm90_checks [quick|all|large|tiny|race|few|busy|variant TUNING]  one line a case, and at the end 'N passed, N failed'
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "scaling_contrasts/inputs.hpp"
@@ -124,6 +126,40 @@ struct case_t {
     double t, b;
     bool fp32 = false, self_pairs = false, zero_rows = false, ramp = false;
     sm90_tuning_t tuning = {};
+    bool busy = false;  // once more beside another kernel
+};
+
+/// A kernel that keeps half of the multiprocessors for 20 ms or so.
+__global__ void spin(unsigned* started, long long clocks) {
+    long long const begin = clock64();
+    if (threadIdx.x == 0) atomicAdd_system(started, 1u);
+    while (clock64() - begin < clocks) __nanosleep(1000);
+}
+class busy_half_t {
+  public:
+    busy_half_t() {
+        constexpr int shared = 200 * 1024;  // one a multiprocessor, and nothing beside it
+        int sms = 0, khz = 0;
+        CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
+        CHECK(cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, 0));
+        CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+        CHECK(cudaHostAlloc(&started_, sizeof *started_, cudaHostAllocMapped));
+        *started_ = 0;
+        CHECK(cudaFuncSetAttribute(spin, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+        spin<<<unsigned(sms / 2), 32, shared, stream_>>>(started_, 20ll * khz);
+        CHECK(cudaGetLastError());
+        while (*const_cast<unsigned volatile*>(started_) < unsigned(sms / 2) && still()) {}
+    }
+    bool still() const { return cudaStreamQuery(stream_) == cudaErrorNotReady; }
+    ~busy_half_t() {
+        CHECK(cudaStreamSynchronize(stream_));
+        CHECK(cudaStreamDestroy(stream_));
+        CHECK(cudaFreeHost(started_));
+    }
+
+  private:
+    cudaStream_t stream_ = nullptr;
+    unsigned* started_ = nullptr;
 };
 
 int passed = 0, failed = 0, replays = 3;
@@ -228,12 +264,22 @@ void run(case_t const& c) {
     step();
     CHECK(cudaStreamEndCapture(stream, &graph));
     CHECK(cudaGraphInstantiate(&exec, graph, 0));
-    for (int k = 0; k < replays; ++k) {
+    double beside = 0;  // ms beside another kernel
+    for (int k = 0; k < replays + c.busy; ++k) {
         CHECK(cudaMemset(gradient.get(), 0xff, out.size()));
         size_t const kept = engine.kept_bytes();
         CHECK(cudaMemset(scratch.get() + kept, 0xff, bytes - kept));
+        CHECK(cudaDeviceSynchronize());
+        std::optional<busy_half_t> other;
+        if (k == replays) other.emplace();
+        auto const begin = std::chrono::steady_clock::now();
         CHECK(cudaGraphLaunch(exec, stream));
         CHECK(cudaStreamSynchronize(stream));
+        if (other) {
+            beside = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+            same = same && other->still();  // it waited for nothing that the other one holds
+            other.reset();
+        }
         CHECK(cudaMemcpy(again.data(), gradient.get(), out.size(), cudaMemcpyDeviceToHost));
         CHECK(cudaMemcpy(got_again, scalars.get(), 12, cudaMemcpyDeviceToHost));
         same = same && out == again && !std::memcmp(got, got_again, 12);
@@ -314,6 +360,7 @@ void run(case_t const& c) {
                 : engine.small_items() ? "small items"
                                        : "bf16",
                 bands, el, forward, et, eb, same ? "yes" : "NO", guards ? "hold" : "BROKEN");
+    if (c.busy) std::printf("     %.3f ms where another kernel holds half of the multiprocessors\n", beside);
     std::fflush(stdout);
 }
 
@@ -417,6 +464,20 @@ int main(int argc, char** argv) {
         cases.push_back(c);
         c.tuning.small_items = true, c.tuning.one_launch = false;
         cases.push_back(c);
+    }
+    if (mode == "few") {  // the step in one launch, for compute-sanitizer
+        cases.clear();
+        replays = 1;
+        case_t c = {130, 130, 0, 1024, article, labels_t::pairs, 10, -10, false};
+        cases.push_back(c);
+        c.tuning.small_items = c.tuning.one_launch = true, c.tuning.narrow_tiles = false;
+        cases.push_back(c);
+    }
+    if (mode == "busy") {  // kernels that hold half of the multiprocessors do not hold up a step in one launch
+        cases.clear();
+        for (int64_t rows : {130, 1000, 3000})
+            cases.push_back({rows, rows, 0, 1024, article, labels_t::mixed, 10, -10, false});
+        for (case_t& c : cases) c.busy = true;
     }
     if (mode == "large") {
         cases.clear();

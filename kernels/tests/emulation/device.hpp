@@ -164,6 +164,13 @@ value_t atomicMin(value_t* to, other_t value) {
     return before;
 }
 template <class value_t, class other_t>
+value_t atomicOr(value_t* to, other_t value) {
+    emulation::perhaps_yield();
+    value_t const before = *to;
+    *to = before | static_cast<value_t>(value);
+    return before;
+}
+template <class value_t, class other_t>
 value_t atomicExch(value_t* to, other_t value) {
     emulation::perhaps_yield();
     value_t const before = *to;

@@ -155,11 +155,12 @@ void no_scale(variant_t const& variant) {
     }
 }
 
-/// Fewer blocks at a time than a launch has, where that may be: not in one launch.
+/// Fewer blocks at a time than a launch has: nobody waits for one that has not started.
 void half_at_a_time(variant_t const& variant) {
-    auto const problem = make_problem(loss_t::one_set_sigmoid_k, 300, {300}, article_k, 1024);
+    auto const problem = make_problem(loss_t::one_set_sigmoid_k, 140, {140}, article_k, 1024);
     emulation::options().resident = 1;
     check(problem, variant);
+    check_bits(problem, variant);
     emulation::options().resident = 2;
 }
 
@@ -258,7 +259,8 @@ int main(int count, char** arguments) {
             bits(variant);
             nobody(variant);
             no_scale(variant);
-            if (variant.tuning.one_launch == false) foreign(variant), half_at_a_time(variant);
+            half_at_a_time(variant);
+            if (variant.tuning.one_launch == false) foreign(variant);
             if (variant.tuning.one_launch == true || count > 1) several(variant);
             if ((variant.tuning.one_launch == true && !variant.tuning.narrow_tiles) || count > 1) all(variant);
         }

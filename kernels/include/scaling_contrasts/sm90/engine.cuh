@@ -25,8 +25,7 @@ struct sm90_tuning_t {
     /// Score items of 64 x 64 cells, for the article's ladder in bf16 without pairs_once; empty: where rows are few.
     std::optional<bool> small_items = {};
     /// With these, a step is one kernel where it can be: no other device, no columns past the ladder, 32-bit numbers of
-    /// X's elements; empty: where rows are fewer still. That kernel needs all its CTAs on the GPU at once
-    /// (one_launch.cuh).
+    /// X's elements; empty: where rows are fewer still.
     std::optional<bool> one_launch = {};
     /// With that, gradient tiles of 64 columns, not 128; empty: where rows are fewer still.
     std::optional<bool> narrow_tiles = {};
@@ -239,6 +238,7 @@ class sm90_engine_t {
         a.records = row_records_;
         a.left = a.next_item + 1;
         a.ready = a.turn + size_t(a.row.blocks) * a.programs;
+        a.taken = a.ready + a.row.blocks;
         a.flags = a.next_item;
         a.flag_words = int(flag_words_);
         return a;
@@ -387,7 +387,7 @@ class sm90_engine_t {
             own.own = true;
             own.column.blocks = own.row.blocks;
             plan_superblocks(own);
-            flag_words_ = flag_words(own, false) + blocks;
+            flag_words_ = flag_words(own, false) + blocks * (1 + sm90::tile_k / 32);
             take(a_.next_item, flag_words_);
             kept_bytes_ = at;
         }

@@ -4,76 +4,112 @@
 // finished (finish_share.cuh). The last CTA to leave sums up the scalars, and zeroes all counts for the next step.
 //
 // Norms are found before anything is waited for, and items wait only for items taken before them, in whatever order CTAs
-// start. But rows are shared out by CTA, so that all of them have to be on the GPU at once, as they are where nothing else
-// holds its multiprocessors. One that waits for another to end leaves the others waiting for its rows' norms: if no room
-// is made, their waits give up (ptx/barrier.cuh), and the step ends with an illegal address. A step in several launches
-// needs no such thing.
+// start. Nobody waits for a CTA that has not started, for rows are taken, each by one warp: first by the warps that they
+// are shared out to, then, where a score item is about to wait for its row blocks, by those two of its CTA that read the
+// items ahead. Whoever has taken a row finishes it, and waits for nothing until then.
 #pragma once
 #include "scaling_contrasts/sm90/finish.cuh"
 #include "scaling_contrasts/sm90/shared.cuh"
 
 namespace scaling_contrasts::sm90 {
 
-/// Statistics of the article's prefixes, by all warps of all CTAs but the first two of each, a row at a time.
+/// A row that a warp is about to look at, if it is the first: columns 256 k + 8 lane and on, and, in lane 0, which rows
+/// of its 32 were taken before.
+struct wanted_row_t {
+    int at;
+    uint4 v[4];
+    uint32_t taken;
+};
+/// The answers are waited for when they are used.
+__device__ __forceinline__ void want_row(one_launch_params_t const& a, wanted_row_t& row, int at, int lane) {
+    row.at = at;
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+        row.v[k] = at < a.row.live ? __ldg(reinterpret_cast<uint4 const*>(a.x + int64_t(at) * a.dims) + k * 32 + lane)
+                                   : make_uint4(0, 0, 0, 0);
+    row.taken = 0;
+    if (lane == 0 && at < a.row.blocks * tile_k) row.taken = atomicOr(a.taken + at / 32, 1u << at % 32);
+}
+
+/// One warp: the article's prefixes' statistics of a row, unless another has taken it. `meanwhile`: what to start under
+/// the sums; it may change `row`.
+template <class work_at>
+__device__ __forceinline__ void find_row(one_launch_params_t const& a, wanted_row_t& row, int lane,
+                                         work_at const& meanwhile) {
+    int const at = row.at, block = at / tile_k, in_block = at % tile_k;
+    bool const live = at < a.row.live;
+    float square[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        uint32_t const word[4] = {row.v[k].x, row.v[k].y, row.v[k].z, row.v[k].w};
+        square[k] = 0.f;
+#pragma unroll
+        for (uint32_t const w : word)
+            square[k] = fmaf(ptx::lo_bf16(w), ptx::lo_bf16(w), fmaf(ptx::hi_bf16(w), ptx::hi_bf16(w), square[k]));
+    }
+    bool const mine = !(__shfl_sync(~0u, row.taken, 0) >> at % 32 & 1);
+    meanwhile();
+    if (!mine) return;
+    float later = square[1], last = square[2] + square[3], sum = square[0], part[5];
+#pragma unroll
+    for (int m = 1; m < 32; m *= 2) {
+        if (m == 8) part[0] = __shfl_sync(~0u, sum, 0);
+        if (m == 16) part[1] = __shfl_sync(~0u, sum, 0);
+        sum += __shfl_xor_sync(~0u, sum, m);
+        later += __shfl_xor_sync(~0u, later, m);
+        last += __shfl_xor_sync(~0u, last, m);
+    }
+    part[2] = sum;
+    part[3] = sum + later;
+    part[4] = part[3] + last;
+    float* const record = a.records + int64_t(block) * record_floats(5);
+    if (lane < 5) {
+        float const norm = sqrtf(lane == 0   ? part[0]
+                                 : lane == 1 ? part[1]
+                                 : lane == 2 ? part[2]
+                                 : lane == 3 ? part[3]
+                                             : part[4]);
+        float const inv = norm < least_norm_k ? 0.f : 1.f / norm;
+        record[lane * tile_k + in_block] = inv;
+        record[(6 + lane) * tile_k + permuted(in_block)] = inv;
+        a.s[(int64_t(block) * 5 + lane) * tile_k + in_block] = 0;
+    }
+    if (lane == 0) {
+        a.residual_count[at] = 0;
+        int32_t const label = !live ? 0 : a.labels ? a.labels[at] : int32_t(a.first_row + at);
+        record[5 * tile_k + in_block] = __int_as_float(label);
+    }
+    if (in_block == 0 && lane < 2) a.sums[block * 2 + lane] = 0;
+    __syncwarp();
+    if (lane == 0) ptx::add_release(a.ready + block, 1);
+}
+
+/// All warps of all CTAs but the first two of each: the rows that are shared out to them, a row at a time.
 __device__ __forceinline__ void find_statistics(one_launch_params_t const& a, int warp, int lane) {
     int const rows = a.row.blocks * tile_k, step = int(gridDim.x) * (threads_k / 32 - 2);
-    int row = (warp - 2) * int(gridDim.x) + int(blockIdx.x);
-    uint4 v[4];  // columns 256 k + 8 lane and on
-    auto const load = [&] {
-#pragma unroll
-        for (int k = 0; k < 4; ++k)
-            v[k] = row < a.row.live ? __ldg(reinterpret_cast<uint4 const*>(a.x + int64_t(row) * a.dims) + k * 32 + lane)
-                                    : make_uint4(0, 0, 0, 0);
-    };
-    load();
+    wanted_row_t row;
+    want_row(a, row, (warp - 2) * int(gridDim.x) + int(blockIdx.x), lane);
 #pragma unroll 1
-    while (row < rows) {
-        int const block = row / tile_k, in_block = row % tile_k;
-        bool const live = row < a.row.live;
-        float square[4];
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-            uint32_t const word[4] = {v[k].x, v[k].y, v[k].z, v[k].w};
-            square[k] = 0.f;
-#pragma unroll
-            for (uint32_t const w : word)
-                square[k] = fmaf(ptx::lo_bf16(w), ptx::lo_bf16(w), fmaf(ptx::hi_bf16(w), ptx::hi_bf16(w), square[k]));
-        }
-        int64_t const at = row;
-        row += step;
-        load();  // under the sums
-        float later = square[1], last = square[2] + square[3], sum = square[0], part[5];
-#pragma unroll
-        for (int m = 1; m < 32; m *= 2) {
-            if (m == 8) part[0] = __shfl_sync(~0u, sum, 0);
-            if (m == 16) part[1] = __shfl_sync(~0u, sum, 0);
-            sum += __shfl_xor_sync(~0u, sum, m);
-            later += __shfl_xor_sync(~0u, later, m);
-            last += __shfl_xor_sync(~0u, last, m);
-        }
-        part[2] = sum;
-        part[3] = sum + later;
-        part[4] = part[3] + last;
-        float* const record = a.records + int64_t(block) * record_floats(5);
-        if (lane < 5) {
-            float const norm = sqrtf(lane == 0   ? part[0]
-                                     : lane == 1 ? part[1]
-                                     : lane == 2 ? part[2]
-                                     : lane == 3 ? part[3]
-                                                 : part[4]);
-            float const inv = norm < least_norm_k ? 0.f : 1.f / norm;
-            record[lane * tile_k + in_block] = inv;
-            record[(6 + lane) * tile_k + permuted(in_block)] = inv;
-            a.s[(int64_t(block) * 5 + lane) * tile_k + in_block] = 0;
-        }
-        if (lane == 0) {
-            a.residual_count[at] = 0;
-            int32_t const label = !live ? 0 : a.labels ? a.labels[at] : int32_t(a.first_row + at);
-            record[5 * tile_k + in_block] = __int_as_float(label);
-        }
-        if (in_block == 0 && lane < 2) a.sums[block * 2 + lane] = 0;
-        __syncwarp();
-        if (lane == 0) ptx::add_release(a.ready + block, 1);
+    while (row.at < rows) find_row(a, row, lane, [&] { want_row(a, row, row.at + step, lane); });
+}
+
+/// One warp: the rows of a block that nobody has taken, which there are where CTAs have not started.
+__device__ __forceinline__ void find_left_rows(one_launch_params_t const& a, int block, int lane) {
+#pragma unroll 1
+    while (true) {
+        uint32_t const volatile* const taken = a.taken + block * (tile_k / 32) + lane;
+        uint32_t const left = lane < tile_k / 32 ? ~*taken : 0;
+        uint32_t const words = __ballot_sync(~0u, left != 0);
+        if (words == 0) return;
+        auto const first = [](uint32_t bits, uint32_t from) {  // not all CTAs begin with the same row
+            uint32_t const behind = bits & ~0u << from;
+            return __ffs(int(behind != 0 ? behind : bits)) - 1;
+        };
+        int const word = first(words, blockIdx.x % (tile_k / 32));
+        int const bit = first(__shfl_sync(~0u, left, word), blockIdx.x / (tile_k / 32) % 32);
+        wanted_row_t row;
+        want_row(a, row, block * tile_k + word * 32 + bit, lane);
+        find_row(a, row, lane, [] {});
     }
 }
 

@@ -94,6 +94,7 @@ struct one_launch_params_t : params_t {
     int32_t const* labels;  // or null: every row its own group
     float* records;         // of the rows: what `row` and `column` refer to
     uint32_t* ready;        // [row block]: rows whose statistics are there
+    uint32_t* taken;        // [row block][4]: a bit a row, whose statistics a warp has begun
     uint32_t* left;         // CTAs that are done
     uint32_t* flags;        // all counts, which are zero between steps
     int flag_words;

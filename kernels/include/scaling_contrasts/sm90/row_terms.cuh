@@ -27,7 +27,7 @@ __device__ __forceinline__ void begin_terms(consumer_t<kind_>& c) {
     if (c.lane == 0) ptx::mbar_arrive(c.base + shared::at_terms_begun);
 }
 
-/// Warps 2 and 3.
+/// Warps 2 and 3. They also see to it that score items wait for rows that somebody has taken.
 template <class kind_>
 __device__ __forceinline__ void find_terms(one_launch_params_t const& a, uint32_t base, int warp, int lane) {
     using shared = shared_t<kind_>;
@@ -38,6 +38,7 @@ __device__ __forceinline__ void find_terms(one_launch_params_t const& a, uint32_
     while (true) {
         item_t const item = read_item<kind_>(base, queue);
         if (item.kind == stop_k) return;
+        if (item.kind == score_k) find_left_rows(a, int(warp == 2 ? item.row : item.at), lane);
         if (item.kind != gradient_k || !completes<kind_>(a, item, sum_of<kind_>(a, item))) continue;
         ptx::mbar_wait(base + shared::at_terms_begun, tiles & 1);
         ++tiles;
