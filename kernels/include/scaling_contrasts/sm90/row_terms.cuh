@@ -100,8 +100,8 @@ __device__ __forceinline__ void find_terms(one_launch_params_t const& a, uint32_
                 ptx::store_int(at + offsetof(terms_t, weight) + (e * tile_k + r) * 4, __float_as_int(weight[e]));
             }
         }
-        __syncwarp();
-        if (lane == 0) ptx::mbar_arrive(base + shared::at_terms_full);
+        // All lanes: one's arrival after __syncwarp orders the others' writes as well, but racecheck does not know.
+        ptx::mbar_arrive(base + shared::at_terms_full);
         if (item.at == 0) {  // the rows' part of dL/dt
             dt = sum_over_warp(dt * double(unit));
             if (lane == 0) a.partials[2 * item.row + warp - 2] = dt;

@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(threads_k, ctas_k)
         if constexpr (kind_::one_launch) {
             ptx::mbar_init(base + shared::at_stats_full, 1);
             ptx::mbar_init(base + shared::at_terms_begun, 4);
-            ptx::mbar_init(base + shared::at_terms_full, 2);
+            ptx::mbar_init(base + shared::at_terms_full, 64);  // all lanes of two warps
         }
         ptx::fence_mbar_init();
     }
