@@ -423,15 +423,17 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
     if (two_set != "auto") {
         if (two_set != "grid" && two_set != "ladder")
             return "option two_set is '" + two_set + "'; known are auto, grid and ladder";
-        if (engine != "sm90" || problem.loss != loss_t::two_set_sigmoid_k)
-            return "option two_set is for two_set_sigmoid on the sm90 engine";
+        if (engine != "sm90" || sets_of(problem.loss) != 2)
+            return "option two_set is for the losses over two sets on the sm90 engine";
         if (two_set == "grid" && problem.pairs_once)
             return "option two_set=grid finds no gradients of another GPU's rows; leave out pairs=once";
     }
     auto whole = problem;  // a forward pass alone is run beside a step, with its options
     whole.forward_only = false;
-    if (fp16_of(options) == true &&
-        (engine != "sm90" || (problem.loss != loss_t::one_set_sigmoid_k && !sm90_two_set_ladder(whole, two_set))))
+    bool const ladder = engine == "sm90" && sm90_two_set_ladder(whole, two_set),
+               chooses = (engine == "sm90" && problem.loss == loss_t::one_set_sigmoid_k) ||
+                         (ladder && problem.loss == loss_t::two_set_sigmoid_k);
+    if (fp16_of(options) && !chooses && (ladder || *fp16_of(options)))
         return "option fp16 is for the sigmoid losses, where the sm90 engine takes its kernels of one set";
     if (auto const meeting = options.option("meeting", "flags"); meeting != "flags" && meeting != "events")
         return "option meeting is '" + meeting + "'; known are flags and events";

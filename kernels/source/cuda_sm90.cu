@@ -86,7 +86,8 @@ std::string sm90_unsupported(problem_t const& problem, std::string const& two_se
                           ? sm90_groups_bytes(given, problem.forward_only) > 0
                           : sm90_two_set_bytes(given, problem.forward_only) > 0;
     if (runs && two_set == "ladder" && !problem.forward_only)
-        return "option two_set=ladder is for two_set_sigmoid with weights that fp16 holds";
+        return "option two_set=ladder is for two_set_sigmoid with weights that fp16 holds, and for info_nce with the "
+               "article's ladder";
     if (runs) return "";
     return "the sm90 engine takes dims and prefixes in multiples of 64 up to 4096, and at most 4194304 rows";
 }

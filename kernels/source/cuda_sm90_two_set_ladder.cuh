@@ -1,4 +1,4 @@
-// A step of two_set_sigmoid with a ladder by the kernels of one set. A part of cuda_sm90.cu, which has those.
+// A step of a loss over two sets with a ladder by the kernels of one set. A part of cuda_sm90.cu, which has those.
 #pragma once
 #include "cuda_sm90.cuh"
 #include "scaling_contrasts/sm90/two_set_ladder_engine.cuh"
@@ -21,11 +21,22 @@ class two_set_ladder_step_t final : public gpu::device_step_t {
     }
     /// Whether it is to run the problem: the article's ladder; any, where the option says `ladder`.
     static bool takes(problem_t const& problem, std::string const& option = "auto") {
-        if (option == "grid" || problem.loss != loss_t::two_set_sigmoid_k || problem.forward_only) return false;
+        bool const nce = problem.loss == loss_t::info_nce_k;
+        if (sets_of(problem.loss) != 2 || problem.forward_only) return false;
+        if (option == "grid" || (nce && option == "auto" && !nce_by_itself_k)) return false;
         sm90_tuning_t tuning;
         tuning.any_ladder = option == "ladder";
         return sm90_two_set_ladder_engine_t::scratch_bytes(gpu_problem(problem, 0), tuning) > 0;
     }
+
+    bool gathers() const override { return engine_.needs_sums(); }
+    void gather(gpu::candidates_t const& block, cudaStream_t stream) override {
+        require(engine_.sums({{block.embeddings[0], block.embeddings[1]}, {}, live_of(block), block.device == device_},
+                             stream));
+    }
+    void close_gather(cudaStream_t stream) override { require(engine_.close_sums(stream)); }
+    float const* log_sums(int set) const override { return engine_.log_sums(set); }
+    std::int64_t log_sum_count(int) const override { return engine_.log_sum_count(); }
 
     void begin(cudaStream_t stream) override {
         require(engine_.begin(sets_[0].embeddings, sets_[1].embeddings, device_ * problem_.rows, scale_, bias_,
@@ -33,10 +44,10 @@ class two_set_ladder_step_t final : public gpu::device_step_t {
     }
     void score(gpu::candidates_t const& block, cudaStream_t stream) override {
         require(engine_.score(block.embeddings[0], block.embeddings[1], live_of(block), block.device * problem_.rows,
-                              block.device == device_, stream));
+                              block.device == device_, stream, block.log_sums));
     }
     void finish(cudaStream_t stream) override { require(engine_.finish(gradients_, nullptr, stream, out_)); }
-    std::int64_t launches() const override { return 6; }
+    std::int64_t launches() const override { return 8; }
     std::string note() const override { return engine_.fp16() ? "rows and weights as fp16" : ""; }
 
     void score_pair(gpu::candidates_t const& block, pair_t const& pair, std::byte* partial,
@@ -50,6 +61,8 @@ class two_set_ladder_step_t final : public gpu::device_step_t {
     std::int64_t partial_bytes() const override { return static_cast<std::int64_t>(engine_.partial_bytes()); }
 
   private:
+    static constexpr bool nce_by_itself_k = false;  // info_nce, where the option says nothing
+
     static sm90_tuning_t tuning_of(step_inputs_t const& in) {
         sm90_tuning_t tuning;
         tuning.any_ladder = in.two_set == "ladder";

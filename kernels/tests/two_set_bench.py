@@ -4,7 +4,7 @@
                              [--peers siglip_kernel siglip_kernel_1024 open_clip_clip products] [--t T] [--rounds N]
 
 LOSS is two_set_sigmoid or info_nce; PREFIXES is 1 (DIMS alone) or 5 (64 to 1024). A tuning 2,wide,ring,lag,bits is the
-engine of two_set_sigmoid's ladders (two_set_library.cu); 2,0,0,0,0 leaves the choice to it. The engine and the plain
+engine of ladders (two_set_library.cu); 2,0,0,0,0 leaves the choice to it. The engine and the plain
 products are replayed from CUDA graphs. siglip-kernel gets unit rows in bf16 and open_clip's ClipLoss, compiled, unit
 rows in float32 under bf16 autocast, so that neither pays for norms, which the engine does; both make the gradients of
 both sets and of scale (and bias). Prints the least and the median in ms, and step memory: the peak above what was

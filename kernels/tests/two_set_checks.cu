@@ -1,7 +1,8 @@
 // Correctness of the sm90 engines of the losses over two sets against float64, computed on the same GPU by plain loops
 // over the formulas.
 //   two_set_checks [quick|all|large|tiny]     one line a case, and at the end 'N passed, N failed'
-//   two_set_checks ladder|ladder_tiny         the same of the engine of two_set_sigmoid's ladders
+//   two_set_checks ladder|ladder_tiny         the same of the engine of ladders, two_set_sigmoid
+//   two_set_checks ladder_nce|ladder_nce_tiny and info_nce
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -240,12 +241,21 @@ void run(case_t const& c) {
         for (gpu_t& it : gpu)
             CALL(it.ladder.begin(it.x[0]->get(), it.x[1]->get(), it.first, tb.get(), tb.get() + 1,
                                  {it.gradient[0]->get(), it.gradient[1]->get()}, stream));
-        for (bool own : {true, false})
+        for (bool scores : {false, true}) {
+            if (!scores && !s.nce) continue;
+            for (bool own : {true, false})
+                for (gpu_t& it : gpu)
+                    for (gpu_t& other : gpu) {
+                        if ((&it == &other) != own || (c.once && !own)) continue;
+                        void const *const images = other.x[0]->get(), *const captions = other.x[1]->get();
+                        if (!scores) CALL(it.ladder.sums({{images, captions}, {}, other.live, own}, stream));
+                        else
+                            CALL(it.ladder.score(images, captions, other.live, other.first, own, stream,
+                                                 {other.ladder.log_sums(0), other.ladder.log_sums(1)}));
+                    }
             for (gpu_t& it : gpu)
-                for (gpu_t& other : gpu)
-                    if ((&it == &other) == own && !(c.once && !own))
-                        CALL(it.ladder.score(other.x[0]->get(), other.x[1]->get(), other.live, other.first, own,
-                                             stream));
+                if (!scores) CALL(it.ladder.close_sums(stream));
+        }
         for (size_t round = 1; c.once && round < gpus; ++round) {
             for (size_t k = 0; k < gpus; ++k) {
                 gpu_t& other = gpu[(k + round) % gpus];
@@ -433,16 +443,39 @@ void run(case_t const& c) {
     std::fflush(stdout);
 }
 
-/// two_set_sigmoid by the engine of ladders.
-std::vector<case_t> ladder_cases(bool tiny) {
+/// By the engine of ladders.
+std::vector<case_t> ladder_cases(loss_t loss, bool tiny) {
     std::vector<int> const article = {64, 128, 256, 512, 1024};
     std::vector<case_t> cases;
     auto add = [&](std::vector<int64_t> rows, std::vector<int64_t> live, double t, double b, bool fp32) {
-        auto& it = cases.emplace_back(
-            case_t{loss_t::two_set_sigmoid_k, std::move(rows), std::move(live), 1024, article, t, b, fp32});
+        auto& it = cases.emplace_back(case_t{loss, std::move(rows), std::move(live), 1024, article, t, b, fp32});
         it.ladder_engine.emplace();
         return &it;
     };
+    if (loss == loss_t::info_nce_k) {
+        if (tiny) {
+            add({130}, {130}, 5, 0, true)->kind = rows_t::zeros;
+            add({200, 70}, {190, 70}, 10, 0, false);
+            return cases;
+        }
+        for (double t : {1., 10., 100.})
+            for (int64_t rows : {1, 2, 63, 65, 129, 300, 1000})
+                for (bool fp32 : {false, true}) add({rows}, {rows}, t, 0, fp32);
+        add({2049}, {2049}, 10, 0, false);
+        for (double t : {20., 0.01, 0., 150., 250., -20.}) add({640}, {640}, t, 0, true);
+        for (rows_t kind : {rows_t::zeros, rows_t::twins})
+            for (double t : {5., 100., 150.})
+                for (bool fp32 : {false, true})
+                    if (kind == rows_t::zeros || t < 100) add({600}, {600}, t, 0, fp32)->kind = kind;
+        add({1000}, {700}, 5, 0, false);
+        for (double t : {5., 100.}) {
+            add({1000, 1000, 1000}, {900, 1000, 100}, t, 0, true);
+            add({300, 300}, {0, 200}, t, 0, false);
+        }
+        add({2049, 2049}, {2049, 2000}, 100, 0, false);
+        add({4097}, {4000}, 5, 0, true);
+        return cases;
+    }
     if (tiny) {
         add({130}, {130}, 5, -1, true);
         add({200, 70}, {190, 70}, 10, -10, false);
@@ -486,8 +519,11 @@ int main(int argc, char** argv) {
         cases.push_back({loss, {rows}, {rows}, dims, std::move(ladder), v.t, v.b, fp32});
         return &cases.back();
     };
-    bool const ladders = mode == "ladder" || mode == "ladder_tiny";
-    if (ladders || mode == "all") cases = ladder_cases(mode == "ladder_tiny");
+    bool const ladders = mode.starts_with("ladder"), nce = mode.starts_with("ladder_nce");
+    if (ladders || mode == "all")
+        cases = ladder_cases(nce ? loss_t::info_nce_k : loss_t::two_set_sigmoid_k, mode.ends_with("tiny"));
+    if (mode == "all")
+        for (case_t const& c : ladder_cases(loss_t::info_nce_k, false)) cases.push_back(c);
     for (loss_t loss : {loss_t::two_set_sigmoid_k, loss_t::info_nce_k}) {
         if (ladders) break;
         if (mode == "tiny") {  // for compute-sanitizer

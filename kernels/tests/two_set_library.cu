@@ -64,13 +64,15 @@ void bench_close(void* b) { delete static_cast<bench_t*>(b); }
 int bench_step(void* handle, void const* images, void const* captions, float const* tb, void* image_gradient,
                void* caption_gradient, float* scalars, int parts, cudaStream_t stream) {
     auto& b = *static_cast<bench_t*>(handle);
+    bool const nce = b.problem.loss == loss_t::info_nce_k;
     if (b.is_ladder) {
         void* const gradients[2] = {image_gradient, caption_gradient};
         if (parts & 1 && report(b.ladder.begin(images, captions, 0, tb, tb + 1, gradients, stream))) return 1;
+        if (parts & 2 && nce && report(b.ladder.sums({{images, captions}, {}, b.problem.live, true}, stream))) return 1;
+        if (parts & 2 && nce && report(b.ladder.close_sums(stream))) return 1;
         if (parts & 4 && report(b.ladder.score(images, captions, b.problem.live, 0, true, stream))) return 1;
         return parts & 8 && report(b.ladder.finish(gradients, scalars, stream));
     }
-    bool const nce = b.problem.loss == loss_t::info_nce_k;
     if (parts & 1 && report(b.engine.begin(images, captions, tb, tb + 1, stream))) return 1;
     two_set_block_t const own = {
         {images, captions}, {b.engine.log_sums(0), b.engine.log_sums(1)}, b.problem.live, true};

@@ -181,11 +181,12 @@ inline char const* name_of(emulation::timing_t timing) {
 }
 
 /// A case: run with every timing, compared every time. `limit`: of the gradients' error, worst band. `side_limit`: of
-/// sm80's and sm100's superblocks; 0: the engine's choice. `zero_rows`: get a zero first prefix.
+/// sm80's and sm100's superblocks; 0: the engine's choice. `zero_rows`: get a zero first prefix. `cancels`: terms that
+/// cancel are minded.
 inline void check(double limit, problem_t const& problem, make_step_t const& make, std::string const& engine,
-                  int side_limit = 0, std::vector<std::int64_t> const& zero_rows = {}) {
+                  int side_limit = 0, std::vector<std::int64_t> const& zero_rows = {}, bool cancels = false) {
     auto const data = fixture::make_data(problem, zero_rows);
-    auto const want = fixture::oracle(problem, data);
+    auto const want = fixture::oracle(problem, data, cancels);
     for (auto timing : {emulation::timing_t::eager_k, emulation::timing_t::late_k, emulation::timing_t::shuffled_k}) {
         emulation::options().timing = timing;
         std::string const name = engine + ", " + name_of(timing);

@@ -1,4 +1,4 @@
-// two_set_sigmoid by the sm90 engine's one-set kernels, the article's ladder and others, run by the emulator.
+// The losses over two sets by the sm90 engine's one-set kernels, the article's ladder and others, run by the emulator.
 //   test_emulated_sm90_two_set_ladder [ROWS]   also so many rows with the article's ladder: from 1025 on, several superblocks; minutes
 #include "engines.hpp"
 
@@ -91,6 +91,13 @@ void options() {
                     "any ladder, where asked for");
     testing::expect(runs(uneven, "auto") && !runs(uneven, "ladder") && runs(uneven, "grid") && runs(alone, "ladder"),
                     "not one that fp16 does not hold, but its forward pass");
+    auto nce = article, nce_once = article, nce_other = other;
+    nce.loss = nce_once.loss = nce_other.loss = loss_t::info_nce_k;
+    nce_once.world_size = 2, nce_once.live = {140, 140}, nce_once.pairs_once = true;
+    testing::expect(runs(nce, "ladder") && !runs(nce, "grid"), "fp32 gradients of info_nce, too");
+    testing::expect(!runs(nce_other, "ladder"), "of the article's ladder alone");
+    for (auto const* two_set : {"auto", "grid", "ladder"})
+        testing::expect(!runs(nce_once, two_set), "whose pairs are not scored once");
     auto once = make(140, {140, 140}, 5, -1, bfloat16_k, {64, 192}, 256);
     once.pairs_once = true;
     testing::expect(!runs(once, "auto") && runs(once, "ladder") && !runs(once, "grid"),
@@ -114,6 +121,31 @@ void devices() {
     check_bits(problem, "ladder");
 }
 
+problem_t make_nce(std::int64_t rows, std::vector<std::int64_t> live, double scale, gradient_type_t type = float32_k) {
+    auto problem = make(rows, std::move(live), scale, 0, type);
+    problem.loss = loss_t::info_nce_k;
+    return problem;
+}
+/// What cancels where pairs are learnt is minded: docs/contracts.md, section 3.
+void check_nce(problem_t const& problem, std::vector<std::int64_t> const& zero_rows = {}) {
+    emulated::check(limit(problem, true), problem, engine({}, "ladder"), "sm90 ladder", 0, zero_rows, true);
+}
+
+void info_nce() {
+    check_nce(make_nce(1, {1}, 5));
+    for (auto type : {float32_k, bfloat16_k})
+        for (double scale : {1.0, 10.0, 100.0, -20.0, 0.0}) check_nce(make_nce(65, {65}, scale, type));
+    check_nce(make_nce(63, {50}, 10, bfloat16_k));  // dead rows
+    check_nce(make_nce(300, {129}, 5), {0, 128});   // dead row blocks; a first prefix of zero
+    // these rows' log sums lie far from the others': their blocks' cells take two exp2
+    check_nce(make_nce(300, {300}, 150, bfloat16_k), {3, 280});
+    check_nce(make_nce(140, {130, 77}, 10, bfloat16_k));
+    check_nce(make_nce(70, {70, 0, 69}, 5));
+    check_nce(make_nce(140, {5, 140, 0, 130}, 150, bfloat16_k), {1, 200});
+    check_bits(make_nce(140, {135}, 10, bfloat16_k), "ladder");
+    check_bits(make_nce(140, {130, 77}, 150, bfloat16_k), "ladder");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -121,11 +153,13 @@ int main(int argc, char** argv) {
     if (argc > 1) {
         std::int64_t const rows = std::atoll(argv[1]);
         check(make(rows, {rows}, 10, -10, bfloat16_k));
+        check_nce(make_nce(rows, {rows}, 10, bfloat16_k));
         return testing::report();
     }
     article();
     ladders();
     options();
     devices();
+    info_nce();
     return testing::report();
 }

@@ -48,17 +48,12 @@ class sm90_engine_t {
         if (auto s = plan(problem, tuning); !s) return s;
         lay_out(static_cast<uint8_t*>(scratch));
         if (auto s = sm90::open_device(sms_, encode_); !s) return s;
-        auto const prepare_launch = []<class kind_>(kind_) {
-            return check(cudaFuncSetAttribute(sm90::step_kernel<kind_>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                              shared_bytes<kind_>()),
-                         "cudaFuncSetAttribute");
-        };
-        if (auto s = for_kind(prepare_launch); !s) return s;
+        if (auto s = for_kind(prepare_launch_t{}); !s) return s;
         if (one_launch_) {
             if (auto s = check(cudaMemset(a_.next_item, 0, flag_words_ * sizeof(uint32_t)), "cudaMemset"); !s) return s;
             if (auto s = check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize"); !s) return s;
         }
-        return problem.pairs_once ? for_pair_kind(prepare_launch) : gpu_status_t{};
+        return problem.pairs_once ? for_pair_kind(prepare_launch_t{}) : gpu_status_t{};
     }
 
     /// Starts a step. `labels` may be null: every row its own group. `scale` and `bias` are read on the device, in
@@ -199,6 +194,15 @@ class sm90_engine_t {
 
   protected:
     static gpu_status_t check(cudaError_t error, char const* what) { return sm90::check(error, what); }
+    /// For the calls below: what a kernel needs before it is launched.
+    struct prepare_launch_t {
+        template <class kind_>
+        gpu_status_t operator()(kind_) const {
+            return check(cudaFuncSetAttribute(sm90::step_kernel<kind_>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              shared_bytes<kind_>()),
+                         "cudaFuncSetAttribute");
+        }
+    };
     /// Calls `work` with the kind of step kernel that solves the problem.
     template <class work_at>
     gpu_status_t for_kind(work_at const& work) const {
@@ -466,7 +470,7 @@ class sm90_engine_t {
         p.t = a_.t;
         for (int i = 0; i < a_.prefixes; ++i) {
             p.prefix[i] = int(problem_.prefixes[i]);
-            p.omega += std::fabs(a_.omega[i]);
+            p.omega += most_slope_ * std::fabs(a_.omega[i]);
         }
         return p;
     }
@@ -482,6 +486,7 @@ class sm90_engine_t {
     sm90::params_t a_ = {};
     bool fast_ = false, fp16_ = false, small_items_ = false, one_launch_ = false, narrow_tiles_ = false;
     bool scored_ = false, flags_clean_ = false;
+    float most_slope_ = 1.f;  // of a cell's loss by its logit
     int sms_ = 0;
     float *row_records_ = nullptr, *column_records_ = nullptr, *row_scale_ = nullptr;
     __nv_bfloat16 *row_y_ = nullptr, *column_y_ = nullptr;  // fp16 in fact

@@ -31,10 +31,18 @@ __host__ __device__ inline finished_set_t rows_of(params_t const& a) {
     return {a.row, a.x, a.row_scale, a.s, a.sums, a.dx, a.gradient};
 }
 
-/// Half a gradient tile of `set`; `first_part`: of the set's row blocks among the parts of the scalars.
-template <class pair_>
-__device__ __forceinline__ void finish_half(params_t const& a, finished_set_t const& set, int first_part, int parts) {
-    __shared__ float own[max_prefixes_k][tile_k / 2];  // T_b of this quarter's rows
+/// Where every positive was a cell of the grid.
+struct no_positives_t {
+    static constexpr bool any = false;
+};
+
+/// Half a gradient tile of `set`; `first_part`: of the set's row blocks among the parts of the scalars. `positives`: what
+/// softmax_finish.cuh adds, which finds the scalars elsewhere.
+template <class pair_, class positives_t = no_positives_t>
+__device__ __forceinline__ void finish_half(params_t const& a, finished_set_t const& set, int first_part, int parts,
+                                            positives_t const& positives = {}) {
+    __shared__ float own[max_prefixes_k][tile_k / 2];                              // T_b of this quarter's rows
+    __shared__ float positive[positives_t::any ? max_prefixes_k : 1][tile_k / 2];  // the weights of theirs
     __shared__ residual_t residuals[tile_k / 2][residuals_k];
     __shared__ int residual_count[tile_k / 2];
     __shared__ double part[4];
@@ -56,7 +64,14 @@ __device__ __forceinline__ void finish_half(params_t const& a, finished_set_t co
     for (int i = thread; i < a.prefixes * (tile_k / 2); i += finish_threads_k) {
         int const p = i / (tile_k / 2), r = i % (tile_k / 2);
         float const v = inv[p * tile_k + r];
-        own[p][r] = v * v * (float(s[p * tile_k + row_half * (tile_k / 2) + r]) * unit);
+        float product = float(s[p * tile_k + row_half * (tile_k / 2) + r]) * unit;
+        if constexpr (positives_t::any) {
+            int const row = block * tile_k + row_half * (tile_k / 2) + r;
+            float2 const cell = row < set.row.live ? positives.of(p, row, v) : make_float2(0.f, 0.f);
+            product += cell.x;
+            positive[p][r] = cell.y;
+        }
+        own[p][r] = v * v * product;
     }
     if (thread < tile_k / 2) {  // a row's residuals, in the order of the other rows' addresses, so that bits repeat
         int64_t const r = int64_t(block) * tile_k + row_half * (tile_k / 2) + thread;
@@ -76,7 +91,10 @@ __device__ __forceinline__ void finish_half(params_t const& a, finished_set_t co
     }
     __syncthreads();
     if (thread < tile_k / 2)
-        for (int p = a.prefixes - 2; p >= 0; --p) own[p][thread] += own[p + 1][thread];
+        for (int p = a.prefixes - 2; p >= 0; --p) {
+            own[p][thread] += own[p + 1][thread];
+            if constexpr (positives_t::any) positive[p][thread] += positive[p + 1][thread];
+        }
     __syncthreads();
 
     // weights carry a scale that is never 0
@@ -100,6 +118,12 @@ __device__ __forceinline__ void finish_half(params_t const& a, finished_set_t co
                 uint32_t const x = live ? *reinterpret_cast<uint32_t const*>(set.x + at + column) : 0u;
                 float lo = (h ? v[k].z : v[k].x) - own[band][r] * pair_::lo(x),
                       hi = (h ? v[k].w : v[k].y) - own[band][r] * pair_::hi(x);
+                if constexpr (positives_t::any) {
+                    int const row = block * tile_k + in_block;
+                    uint32_t const y = live ? *reinterpret_cast<uint32_t const*>(positives.other(row) + column) : 0u;
+                    lo = fmaf(positive[band][r], ptx::lo_bf16(y), lo);
+                    hi = fmaf(positive[band][r], ptx::hi_bf16(y), hi);
+                }
                 for (int e = 0; e < residual_count[r]; ++e) {
                     residual_t const& other = residuals[r][e];
                     uint32_t const y = *reinterpret_cast<uint32_t const*>(other.x + column);
@@ -136,7 +160,7 @@ __device__ __forceinline__ void finish_half(params_t const& a, finished_set_t co
             else static_cast<__nv_bfloat16*>(set.gradient)[at] = __float2bfloat16(0.f);
         }
     }
-    if (blockIdx.y != 0) return;
+    if (positives_t::any || blockIdx.y != 0) return;
 
     // the scalars: blocks in any order write their part, the last one adds all parts in a fixed order
     double dt = 0.0;

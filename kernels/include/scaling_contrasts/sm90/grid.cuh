@@ -133,19 +133,20 @@ class sm90_grid_t {
         }
         for (int k = 0; k < sets_; ++k) take(candidate_inverse_[k], size_t(candidate_padded()) * a_.prefixes);
         take(pairs_.partials, 3 * size_t(pairs_.partial_count));
-        size_t const cleared = take.at;  // zeroed in every step
-        take(sums_, 6 * (rows / 128));
-        for (int k = 0; k < sets_; ++k) {
-            if (sums) take(pairs_.side[k].bins, statistics * sm90::two_set::bins_k);
-            if (ladder_ && !forward_only_) take(pairs_.side[k].s, statistics * sm90::two_set::s_words(sums));
-        }
-        pairs_.sums = sums_;
-        cleared_ = base + cleared;
-        cleared_bytes_ = take.at - cleared;
         params_t worst = a_;  // a block of the most pairs on either side
         plan_superblocks(worst, int(most), int(most));
         flag_words_ = flag_words(worst, int(most), int(most));
         take(flags_, flag_words_);
+        size_t const cleared = take.at;  // zeroed in every step
+        take(sums_, 6 * (rows / 128));
+        for (int k = 0; k < sets_; ++k)
+            if (ladder_ && !forward_only_) take(pairs_.side[k].s, statistics * sm90::two_set::s_words(sums));
+        kept_bytes_ = take.at;
+        for (int k = 0; k < sets_; ++k)
+            if (sums) take(pairs_.side[k].bins, statistics * sm90::two_set::bins_k);
+        pairs_.sums = sums_;
+        cleared_ = base + cleared;
+        cleared_bytes_ = take.at - cleared;
         if (forward_only_) return take.at;
         for (int k = 0; k < sets_; ++k) take(pairs_.side[k].dx, rows / 128 * a_.pieces * sm90::two_set::share_k);
         int const ring = std::min(a_.ring, std::max(1, worst.superblocks));
@@ -211,7 +212,7 @@ class sm90_grid_t {
     float* candidate_inverse_[2] = {};
     ladder_t norms_of_;
     uint32_t* flags_ = nullptr;
-    size_t flag_words_ = 0, cleared_bytes_ = 0;
+    size_t flag_words_ = 0, cleared_bytes_ = 0, kept_bytes_ = 0;
     void* cleared_ = nullptr;
     sm90::encode_t encode_ = nullptr;
 };

@@ -16,7 +16,7 @@ template <bool fp16_>
 struct general_t {
     using pair = pair_of<fp16_>;
     static constexpr bool fast = false, fp16 = fp16_, gives_back = false, both = false, small_items = false,
-                          one_launch = false;
+                          one_launch = false, softmax = false;
 };
 
 /// The article's ladder. `gives_back`: what rounding takes off positives' weights is kept for the end of the step.
@@ -24,7 +24,13 @@ template <bool fp16_>
 struct article_t {
     using pair = pair_of<fp16_>;
     static constexpr bool fast = true, fp16 = fp16_, gives_back = true, both = false, small_items = false,
-                          one_launch = false;
+                          one_launch = false, softmax = false;
+};
+
+/// The same with both softmaxes of every cell in the place of its sigmoid, from log sums found beforehand: info_nce.
+/// Every cell is a negative, or left out.
+struct softmax_t : article_t<true> {
+    static constexpr bool gives_back = false, softmax = true;
 };
 
 /// That for few rows: score items of 64 x 64 cells, so that there are some for more CTAs. And since a tile of the

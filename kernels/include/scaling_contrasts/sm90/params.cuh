@@ -31,8 +31,9 @@ __host__ __device__ constexpr int permuted(int x) { return x / 16 * 16 + x % 8 /
 /// One set of rows as scored: their statistics and how many there are.
 struct side_t {
     float const* records;
-    int blocks;  // row blocks
-    int live;    // rows
+    int blocks;                     // row blocks
+    int live;                       // rows
+    float const* shares = nullptr;  // softmaxes: softmax_shares.cuh
 };
 
 /// What rounding took from the weights of a positive cell, band by band: added back in fp32 at the end. A row keeps as
@@ -61,7 +62,7 @@ struct params_t {
     __nv_bfloat16 const* x;    // [rows][D]; with fp16 kernels, here and below, what prepare_kernel wrote
     float const* row_scale;    // [rows]: with those alone
     int64_t* s;                // [row block][prefix][row]: sums of weight times dot product, fixed point
-    int64_t* sums;             // [row block][2]: loss and sum of sigmoids, fixed point
+    int64_t* sums;             // [row block][2]: loss and sum of sigmoids, fixed point; softmaxes: two_set_params.cuh's
     double* partials;          // [row block][3]
     uint32_t* finished;        // row blocks done by the finishing kernel
     uint32_t* residual_count;  // [row]
@@ -75,6 +76,7 @@ struct params_t {
     side_t column;
     __nv_bfloat16 const* column_x;  // null: they will be gone when the step is finished
     bool own;                       // candidates are the rows themselves: only tiles I <= J are scored
+    bool paired;                    // softmaxes: row i and candidate i are positives, and left out
     bool accumulate;                // dx already holds the share of an earlier block
     uint8_t* weights;               // ring of superblocks: [superblock][tile][band][half][row][64], swizzled
     int wide, ring, lag;  // strips a superblock spans in J; superblocks in the ring; superblocks the gradient lags

@@ -30,7 +30,7 @@ struct prepare_t {
     uint16_t* y;   // [rows][dims]
     float* scale;  // [rows]: 2^k
     float const* t;
-    float omega;  // params_t::omega, summed
+    float omega;  // params_t::omega, summed, times the most that a slope can be
 };
 
 /// See above. 2^15 / 2 for weights: a norm is up to twice what it is scaled to, and one band's weights add to the next

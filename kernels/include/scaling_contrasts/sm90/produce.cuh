@@ -4,6 +4,7 @@
 // docs/performance.md.)
 #pragma once
 #include "scaling_contrasts/sm90/one_launch.cuh"
+#include "scaling_contrasts/sm90/softmax_shares.cuh"
 
 namespace scaling_contrasts::sm90 {
 
@@ -54,6 +55,7 @@ struct producer_t {
         float const* row_stats = a.row.records + int64_t(item.row) * record_floats(prefixes);
         float const* column_stats = a.column.records + int64_t(item.at) * record_floats(prefixes) + prefixes * tile_k;
         uint32_t const stats_bytes = (prefixes + 1) * shared::side_k * 4;
+        [[maybe_unused]] constexpr uint32_t share_bytes = (share_floats(5) - column_shares(5)) * 4;
         if (slabs == 1)
             await_all(score_ring, 0);  // or tile n + 2 follows tile n's only slab, whose statistics are in use
         int const row = int(item.row * tile_k + (item.k & 1) * (tile_k / 2)), column = int(item.at) * tile_k;
@@ -84,7 +86,12 @@ struct producer_t {
                 }
                 return;
             }
-            ptx::bulk_load(stats, row_stats, stats_bytes, full);
+            if constexpr (kind_::softmax) {
+                float const* const shares = a.column.shares + int64_t(item.at) * share_floats(5) + column_shares(5);
+                ptx::bulk_load(stats, shares, share_bytes, full);
+            } else {
+                ptx::bulk_load(stats, row_stats, stats_bytes, full);
+            }
             ptx::bulk_load(stats + shared::stats_k * 4, column_stats, stats_bytes, full);
         };
         if constexpr (kind_::one_launch) {  // they are found under the first loads
@@ -102,7 +109,7 @@ struct producer_t {
                 __syncwarp();
             }
         } else {
-            load(0, 2 * stats_bytes, load_stats);
+            load(0, stats_bytes + (kind_::softmax ? share_bytes : stats_bytes), load_stats);
 #pragma unroll 1
             for (int s = 1; s < slabs; ++s) load(s, 0, [](uint32_t) {});
         }

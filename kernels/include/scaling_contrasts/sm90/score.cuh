@@ -8,6 +8,8 @@
 // Else the band is done again, exactly.
 #pragma once
 #include "scaling_contrasts/sm90/gradient.cuh"
+#include "scaling_contrasts/sm90/softmax_cells.cuh"
+#include "scaling_contrasts/sm90/two_set_params.cuh"
 
 namespace scaling_contrasts::sm90 {
 
@@ -69,7 +71,8 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     // where statistics have this row, and the first of the tile's columns
     int const row_at = kind_::small_items ? my_row % 64 : my_row, first = kind_::small_items ? (item.k >> 2) * 64 : 0;
     uint32_t const at_rows =
-        c.base + shared::at_stats(0, 0) + (item.k & 2) * shared::stats_k * 4;  // inverse norms, then labels
+        c.base + shared::at_stats(0, 0) + (item.k & 2) * shared::stats_k * 4;  // inverse norms, then labels;
+                                                                               // softmaxes: columns' shares
     uint32_t const at_columns = at_rows + shared::stats_k * 4;                 // labels, then inverse norms
     uint32_t const at_piece = c.base + shared::at_stash + c.thread * 16;       // this thread's part of a stashed plane
     uint32_t const at_marks = c.base + shared::at_marks + c.thread * (width / 8);
@@ -79,6 +82,10 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     uint32_t last[width / 4] = {},
                           before[width / 4] = {};  // packed weights of the last two bands: [chunk][row r, row r + 8]
     float loss = 0.f, grad = 0.f;
+    uint32_t row_logs = 0;  // softmaxes: a bit a band, where the rows' shares are log sums
+    if constexpr (kind_::softmax)
+        row_logs =
+            __ldg(reinterpret_cast<uint32_t const*>(a.row.shares + int64_t(I) * share_floats(5) + column_shares(5)));
     bool special = false;  // this warp's cells hold positives, self pairs, or rows that are not there
     // exact weights of this thread's first positives, and which cells they are: in local memory, touched by few tiles
     constexpr int kept_k = 4;
@@ -87,9 +94,18 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
 
     float4 norm[width / 16];  // a band's inverse norms of this thread's columns
     float norm0, norm1;       // and of its rows
+    [[maybe_unused]] float share0, share1;
+    auto load_rows = [&](int p) {  // softmaxes: straight from memory, for their place has columns' shares
+        float const *const inverse = a.row.records + int64_t(I) * record_floats(5) + p * tile_k + my_row,
+                           *const share = a.row.shares + int64_t(I) * share_floats(5) + p * tile_k + my_row;
+        norm0 = __ldg(inverse), norm1 = __ldg(inverse + 8);
+        share0 = __ldg(share), share1 = __ldg(share + 8);
+    };
     auto load_norms = [&](int p) {
-        norm0 = ptx::load_float(at_rows + (p * shared::side_k + row_at) * 4);
-        norm1 = ptx::load_float(at_rows + (p * shared::side_k + row_at + 8) * 4);
+        if constexpr (!kind_::softmax) {
+            norm0 = ptx::load_float(at_rows + (p * shared::side_k + row_at) * 4);
+            norm1 = ptx::load_float(at_rows + (p * shared::side_k + row_at + 8) * 4);
+        }
 #pragma unroll
         for (int h = 0; h < width / 16; ++h)
             norm[h] = ptx::load_float4(at_columns + ((p + 1) * shared::side_k + (lane & 3) * 4) * 4 + h * 64);
@@ -97,6 +113,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     auto multiply = [&](int p) {
         int const slabs = kind_::fast ? (p == 0 ? 1 : 1 << (p - 1)) : a.slabs[p];
         auto release = [&](uint32_t stage) { c.release(shared::at_empty + stage * 8); };
+        if constexpr (kind_::softmax) load_rows(p);
 #pragma unroll 1
         for (int s = 0; s < slabs; ++s) {
             uint32_t const at = c.base + c.score.at() * shared::score_stage_bytes_k;
@@ -153,6 +170,11 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                      __float2ll_rn(v * scale.s));
     };
     auto add_column_s = [&](int p, int column, float v) { add_s(J, p, first + column, v, true); };
+    auto add_row_s = [&](int p, float s0, float s1) {  // lanes 0 and 1 of the four that hold two rows get a sum each
+        float row = (lane & 1 ? s1 : s0) + __shfl_xor_sync(~0u, lane & 1 ? s0 : s1, 1);
+        row += __shfl_xor_sync(~0u, row, 2);
+        if ((lane & 3) < 2) add_s(I, p, my_row + (lane & 1) * 8, row);
+    };
 
     auto is_far = [&](float u0, float u1) {  // what far_band would find, in its order
         float e4[4] = {};
@@ -260,11 +282,7 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             loss = fmaf(omega, ln2_k * positive_loss, loss);
             grad = fmaf(omega, positive_grad, grad);
         }
-        // lanes 0 and 1 of the four that hold two rows get a row's sum each
-        float const s0 = row_s[0][0] + row_s[0][1], s1 = row_s[1][0] + row_s[1][1];
-        float row = (lane & 1 ? s1 : s0) + __shfl_xor_sync(~0u, lane & 1 ? s0 : s1, 1);
-        row += __shfl_xor_sync(~0u, row, 2);
-        if ((lane & 3) < 2) add_s(I, p, my_row + (lane & 1) * 8, row);
+        add_row_s(p, row_s[0][0] + row_s[0][1], row_s[1][0] + row_s[1][1]);
         if (kind_::both || (a.own && I < J)) {
             if constexpr (kind_::fp16) {
 #pragma unroll
@@ -437,6 +455,29 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         }
     };
 
+    auto softmax_cells = [&](int p) {
+        if constexpr (kind_::softmax) {
+            softmax_rows_t rows = {{norm0 * scale.t2, norm1 * scale.t2}, {share0, share1}};
+            float const h = middle_of(scale.t2);
+            uint32_t const at_shares = at_rows + 16 + (p * tile_k + (lane & 3) * 4) * 4;
+            bool const rows_far = row_logs >> p & 1, columns_far = uint32_t(ptx::load_int(at_rows)) >> p & 1;
+            float row_s[2];
+            auto const add_columns = [&](int group, float const(&v)[8]) {
+                add_column_s(p, group * 32 + summed_column(lane), sum_columns(v, lane));
+            };
+            if (rows_far | columns_far) {
+#pragma unroll
+                for (float& v : rows.share) v = rows_far ? v : h - ptx::lg2(v);
+                softmax_band<pair, kind_::both, true>(acc, norm, rows, at_shares, h, columns_far, last, row_s,
+                                                      add_columns);
+            } else {
+                softmax_band<pair, kind_::both, false>(acc, norm, rows, at_shares, h, false, last, row_s, add_columns);
+            }
+            grad += row_s[0] + row_s[1];  // slope times cosine times t log2(e)
+            add_row_s(p, row_s[0], row_s[1]);
+        }
+    };
+
     stopwatch_t watch;
     watch.count(score_items_k, c.thread == 0);
 #pragma unroll 1
@@ -446,8 +487,12 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
 #pragma unroll
         for (int i = 0; i < width / 4; ++i) before[i] = last[i];
         if (p == 0) {
-            look_at_labels();
-            if (special) mark_cells();
+            if constexpr (kind_::softmax) {
+                if (a.paired && I == J) leave_out_positives(acc, my_row, (lane & 3) * 2, scale.t2);
+            } else {
+                look_at_labels();
+                if (special) mark_cells();
+            }
             if constexpr (kind_::fast) {
                 await_empty();         // the item before has left the stash
             } else if (item.origin) {  // planes are written as they come, so the ring's superblock must have been read
@@ -458,8 +503,10 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         float const u0 = norm0 * scale.t2, u1 = norm1 * scale.t2;
         // the last tile only hints whether to try or to look first: which path is taken depends on the cells alone, so
         // that bits repeat
-        bool exact = special | !(kind_::fast || a.omega[p] == 1.f);
-        if (!exact) {
+        bool exact = !kind_::softmax && (special | !(kind_::fast || a.omega[p] == 1.f));
+        if constexpr (kind_::softmax) {
+            softmax_cells(p);
+        } else if (!exact) {
             exact = c.exact >> p & 1 ? !is_far(u0, u1) : false;
             if (!exact) exact = !far_band(std::false_type{}, p, u0, u1);
             c.exact = (c.exact & ~(1u << p)) | uint32_t(exact) << p;
@@ -516,10 +563,17 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                         atomicAdd(a.residual_count + I * tile_k + my_row + 8 * h, uint32_t(too_many_k));
         }
 
-    float const copies = kind_::both || (a.own && I < J) ? 2.f : 1.f;
-    loss = sum_over_warp(loss) * copies;
-    grad = sum_over_warp(grad) * copies;
-    if (lane < 2) ptx::red_add(a.sums + 2 * I + lane, __float2ll_rn((lane ? grad : loss) * scale.sum));
+    if constexpr (kind_::softmax) {
+        float const v = sum_over_warp(grad) * (scale.sum / scale.t2), whole = rintf(v);
+        if (a.sums && lane < 2)
+            ptx::red_add(a.sums + 6 * I + 2 + 3 * lane,
+                         __float2ll_rn(lane == 0 ? whole : (v - whole) * two_set::remainder_k));
+    } else {
+        float const copies = kind_::both || (a.own && I < J) ? 2.f : 1.f;
+        loss = sum_over_warp(loss) * copies;
+        grad = sum_over_warp(grad) * copies;
+        if (lane < 2) ptx::red_add(a.sums + 2 * I + lane, __float2ll_rn((lane ? grad : loss) * scale.sum));
+    }
 
     // suffix sums of the planes, last band first
     // suffix sums run in fp32, so that a plane is rounded once and not once a band

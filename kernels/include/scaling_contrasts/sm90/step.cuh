@@ -116,7 +116,8 @@ __global__ void __launch_bounds__(threads_k, ctas_k)
         c.warp = __shfl_sync(~0u, threadIdx.x / 32 & 3, 0);
         c.lane = lane;
         c.thread = threadIdx.x & 127;
-        scales_t const scale = scales_of(a);
+        scales_t scale = scales_of(a);
+        if constexpr (kind_::softmax) scale.sum = two_set::scales_of(a).sum;
         queue_t queue;
         while (true) {
             stopwatch_t watch;

@@ -65,6 +65,16 @@ class sm90_two_set_engine_t : sm90_grid_t {
     /// What close_sums() leaves for other GPUs, of images (0) or captions (1): log_sum_count() floats.
     float const* log_sums(int set) const { return pairs_.log_sums[set]; }
     int64_t log_sum_count() const { return int64_t(padded()) * pairs_.prefixes; }
+    /// For an engine that scores in the place of this one, which is forward only (two_set_ladder_engine.cuh): what
+    /// finish() reads, sums over cells among it, and from where on scratch is free after close_sums().
+    sm90::two_set::pairs_t const& pairs() const { return pairs_; }
+    int64_t* cell_sums() const { return sums_; }
+    static size_t kept_bytes(gpu_problem_t const& problem) {
+        sm90_two_set_engine_t probe;
+        if (!probe.plan(problem, true, {})) return 0;
+        probe.lay_out(nullptr);
+        return probe.kept_bytes_;
+    }
     /// Scores one block and adds its part of the gradients.
     gpu_status_t score(two_set_block_t const& block, cudaStream_t stream) {
         if (pairs_.nce && forward_only_) return {};

@@ -1,15 +1,21 @@
-// two_set_sigmoid with a ladder of prefixes by the step kernel of one set: images are its rows, captions its candidates,
-// and a superblock's weights serve both, as in a block that one device scores for two (engine.cuh). A cell counts once
-// here, not twice, so the prefixes' weights are halved: each side then adds half of the loss, of dL/dt and of dL/db.
+// The losses over two sets with a ladder of prefixes by the step kernel of one set: images are its rows, captions its
+// candidates, and a superblock's weights serve both, as in a block that one device scores for two (engine.cuh). A cell
+// counts once here, not twice, so the prefixes' weights are halved.
 //
 //   begin                   norms, cleared sums; rows as fp16
+//   sums, close_sums        info_nce only: for every block of pairs, and then
 //   score                   for every block of pairs, this GPU's own first
-//   score_pair, take_pair   in the place of the others' blocks: cells once for both GPUs
+//   score_pair, take_pair   in the place of the others' blocks: cells once for both GPUs. Not of info_nce
 //   finish                  norm corrections, rounding, scalars
+//
+// two_set_sigmoid: each side adds half of the loss, of dL/dt and of dL/db. info_nce: the engine of the grid adds up the
+// rows' and the columns' sums of 2^x in its forward pass, and has the positives and the scalars.
 //
 // Nothing here waits for the device, so that a step captures into a graph.
 #pragma once
 #include "scaling_contrasts/sm90/engine.cuh"
+#include "scaling_contrasts/sm90/softmax_finish.cuh"
+#include "scaling_contrasts/sm90/two_set_engine.cuh"
 
 namespace scaling_contrasts {
 
@@ -27,14 +33,11 @@ class sm90_two_set_ladder_engine_t : sm90_engine_t {
     gpu_status_t construct(gpu_problem_t const& problem, void* scratch, sm90_tuning_t const& tuning = {}) {
         if (auto s = plan(problem, tuning); !s) return s;
         lay_out(static_cast<uint8_t*>(scratch));
+        if (nce_)
+            if (auto s = grid_.construct(problem, scratch, true); !s) return s;
         if (auto s = sm90::open_device(sms_, encode_); !s) return s;
-        auto const prepare_launch = []<class kind_>(kind_) {
-            return check(cudaFuncSetAttribute(sm90::step_kernel<kind_>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                              shared_bytes<kind_>()),
-                         "cudaFuncSetAttribute");
-        };
-        if (auto s = for_pair_kind(prepare_launch); !s) return s;
-        return foreign_rows_ ? for_plain_kind(prepare_launch) : gpu_status_t{};
+        if (auto s = for_both_sides(prepare_launch_t{}); !s) return s;
+        return foreign_rows_ ? for_one_side(prepare_launch_t{}) : gpu_status_t{};
     }
 
     /// Starts a step on this GPU's pairs, the first of which has the global number `first_pair`. `scale` and `bias` are
@@ -53,19 +56,31 @@ class sm90_two_set_ladder_engine_t : sm90_engine_t {
             auto* const y = set.y ? set.y : reinterpret_cast<uint16_t*>(gradients[k]);  // 16-bit numbers in either case
             set.of.x = fp16_ ? reinterpret_cast<__nv_bfloat16 const*>(y) : x;
             sm90::prepare_t p = preparation(x, nullptr, a_.row.live, first_pair, set.records, set.of.s);
-            p.sums = set.of.sums;
+            p.sums = nce_ ? nullptr : set.of.sums;
             p.y = y;
             p.scale = set.scale;
             if (k == 0) p.flags = a_.next_item, p.finished = a_.finished;
             if (auto s = prepare(p, a_.row.blocks, stream); !s) return s;
         }
-        return {};
+        return nce_ ? grid_.begin(images, captions, scale, bias, stream) : gpu_status_t{};
     }
 
+    /// info_nce: as the grid's engine has them; its blocks, too.
+    gpu_status_t sums(two_set_block_t const& block, cudaStream_t stream) { return grid_.sums(block, stream); }
+    gpu_status_t close_sums(cudaStream_t stream) {
+        if (auto s = grid_.close_sums(stream); !s) return s;
+        return find_shares({grid_.log_sums(0), grid_.log_sums(1)}, {sets_[0].shares, sets_[1].shares}, 2, a_.row.live,
+                           int(grid_.log_sum_count() / a_.prefixes), stream);
+    }
+    float const* log_sums(int set) const { return nce_ ? grid_.log_sums(set) : nullptr; }
+    int64_t log_sum_count() const { return nce_ ? grid_.log_sum_count() : 0; }
+    bool needs_sums() const { return nce_; }
+
     /// Scores a block of pairs: this GPU's own, or `live` of another's, in memory of this GPU. Of those, this GPU's rows
-    /// alone get gradients: its images meet their captions, and its captions their images.
+    /// alone get gradients: its images meet their captions, and its captions their images. `log_sums`: info_nce, of
+    /// another's images and captions, as log_sums() there gave them.
     gpu_status_t score(void const* images, void const* captions, uint32_t live, int64_t first_pair, bool own,
-                       cudaStream_t stream) {
+                       cudaStream_t stream, float const* const (&log_sums)[2] = {nullptr, nullptr}) {
         if (own) {
             if (a_.row.blocks == 0) return {};
             auto const& second = sets_[1].of;
@@ -77,13 +92,21 @@ class sm90_two_set_ladder_engine_t : sm90_engine_t {
             __nv_bfloat16 const* x = nullptr;
             if (auto s = take_candidates(given[k], live, first_pair, nullptr, a.column, x, stream); !s) return s;
             if (live == 0 || a.row.blocks == 0) continue;
+            if (nce_) {
+                a.column.shares = column_shares_;
+                if (auto s = find_shares({log_sums[1 - k], nullptr}, {column_shares_, nullptr}, 1, int(live),
+                                         (int(foreign_rows_) + 255) / 256 * 256, stream);
+                    !s)
+                    return s;
+                if (k == 1) a.sums = nullptr;  // cells of another's images, which counts them
+            }
             sm90::maps_t maps = {}, rows = {};
             if (auto s = map(maps, x, int(live)); !s) return s;
             if (auto s = map(rows, a.x, a.row.live); !s) return s;
             maps.row = rows.row;
             a.accumulate = true;
             if (auto s = plan_flags(a, false, stream); !s) return s;
-            if (auto s = for_plain_kind([&]<class kind_>(kind_) { return launch_step<kind_>(maps, a, stream); }); !s)
+            if (auto s = for_one_side([&]<class kind_>(kind_) { return launch_step<kind_>(maps, a, stream); }); !s)
                 return s;
         }
         return {};
@@ -135,6 +158,11 @@ class sm90_two_set_ladder_engine_t : sm90_engine_t {
         a.scalars = scalars;
         a.scalars_double = scalars_double;
         dim3 const grid(a.row.blocks, a.programs * 2, 2);
+        if (nce_) {
+            sm90::finish_pairs_kernel<<<grid, sm90::finish_threads_k, 0, stream>>>(a, second, grid_.pairs());
+            if (auto s = check(cudaGetLastError(), "finish_pairs_kernel"); !s) return s;
+            return grid_.finish(nullptr, nullptr, scalars, stream, scalars_double);
+        }
         if (fp16_) sm90::finish_two_kernel<ptx::fp16_pair_t><<<grid, sm90::finish_threads_k, 0, stream>>>(a, second);
         else sm90::finish_two_kernel<ptx::bf16_pair_t><<<grid, sm90::finish_threads_k, 0, stream>>>(a, second);
         return check(cudaGetLastError(), "finish_two_kernel");
@@ -144,13 +172,14 @@ class sm90_two_set_ladder_engine_t : sm90_engine_t {
     /// This GPU's images or captions.
     struct own_set_t {
         sm90::finished_set_t of = {};
-        float *records = nullptr, *scale = nullptr;  // what `of` refers to
-        uint16_t* y = nullptr;                       // rows as fp16; null: they lie where the gradient goes
+        float *records = nullptr, *scale = nullptr, *shares = nullptr;  // what `of` refers to
+        uint16_t* y = nullptr;  // rows as fp16; null: they lie where the gradient goes
     };
 
     gpu_status_t plan(gpu_problem_t const& p, sm90_tuning_t const& given) {
         auto const refuse = [](char const* why) { return gpu_status_t{status_t::unsupported_k, why}; };
-        if (p.loss != loss_t::two_set_sigmoid_k) return refuse("sm90: two_set_sigmoid");
+        nce_ = p.loss == loss_t::info_nce_k;
+        if (p.loss != loss_t::two_set_sigmoid_k && !nce_) return refuse("sm90: a loss over two sets");
         foreign_rows_ = p.candidate_rows;
         sm90_tuning_t tuning;
         tuning.wide = given.wide;
@@ -175,7 +204,23 @@ class sm90_two_set_ladder_engine_t : sm90_engine_t {
             return refuse("sm90: the article's ladder, all prefixes of one weight");
         if (!given.fp16 && !fits_fp16(p)) return refuse("sm90: weights that fp16 does not hold");
         a_.weight /= 2;
-        return {};
+        if (!nce_) return {};
+        if (!fast_ || !fp16_) return refuse("sm90: info_nce with the article's ladder in fp16");
+        if (p.pairs_once) return refuse("sm90: info_nce's pairs are scored twice");
+        a_.weight /= 2;  // the mean of two cross-entropies
+        most_slope_ = 2.f;
+        grid_bytes_ = sm90_two_set_engine_t::scratch_bytes(p, true);
+        grid_kept_ = sm90_two_set_engine_t::kept_bytes(p);
+        return grid_bytes_ ? gpu_status_t{} : refuse("sm90: info_nce's sums");
+    }
+    /// Calls `work` with the kind of step kernel that finds gradients of both sides, or of the rows.
+    template <class work_at>
+    gpu_status_t for_both_sides(work_at const& work) const {
+        return nce_ ? work(sm90::both_sides_t<sm90::softmax_t>{}) : for_pair_kind(work);
+    }
+    template <class work_at>
+    gpu_status_t for_one_side(work_at const& work) const {
+        return nce_ ? work(sm90::softmax_t{}) : for_plain_kind(work);
     }
 
     /// Assigns scratch from `base` on; returns its size.
@@ -188,19 +233,23 @@ class sm90_two_set_ladder_engine_t : sm90_engine_t {
         };
         size_t const blocks = size_t(std::max(1, a_.row.blocks)), prefixes = size_t(a_.prefixes),
                      foreign_blocks = (foreign_rows_ + sm90::tile_k - 1) / sm90::tile_k;
+        if (nce_) at = grid_kept_;  // on sums that are no longer needed then
+        for (own_set_t& set : sets_) take(set.of.dx, blocks * a_.columns * sm90::tile_k);
+        if (nce_) at = std::max(at, grid_bytes_);
         for (own_set_t& set : sets_) {
             take(set.records, blocks * sm90::record_floats(a_.prefixes));
             take(set.of.s, blocks * prefixes * sm90::tile_k);
-            take(set.of.sums, blocks * 2);
-            take(set.of.dx, blocks * a_.columns * sm90::tile_k);
+            if (nce_) take(set.shares, blocks * sm90::share_floats(a_.prefixes));
+            else take(set.of.sums, blocks * 2);
             if (fp16_) take(set.scale, blocks * sm90::tile_k);
             if (fp16_ && a_.fp32_gradients) take(set.y, blocks * sm90::tile_k * a_.dims);
-            set.of.row = {set.records, a_.row.blocks, a_.row.live};
+            set.of.row = {set.records, a_.row.blocks, a_.row.live, set.shares};
             set.of.row_scale = set.scale;
         }
         take(a_.partials, blocks * 6);
         take(a_.finished, 64);
         take(column_records_, foreign_blocks * sm90::record_floats(a_.prefixes));
+        if (nce_) take(column_shares_, foreign_blocks * sm90::share_floats(a_.prefixes));
         if (fp16_) take(column_y_, foreign_blocks * sm90::tile_k * a_.dims);
         sm90::params_t worst = a_;
         worst.column.blocks = int(std::max(blocks, foreign_blocks));
@@ -218,7 +267,7 @@ class sm90_two_set_ladder_engine_t : sm90_engine_t {
         a.x = set.of.x;
         a.row_scale = set.of.row_scale;
         a.s = set.of.s;
-        a.sums = set.of.sums;
+        a.sums = nce_ ? grid_.cell_sums() : set.of.sums;
         a.dx = set.of.dx;
         return a;
     }
@@ -242,6 +291,7 @@ class sm90_two_set_ladder_engine_t : sm90_engine_t {
         a.column_dx = dx;
         a.column_s = s;
         a.accumulate = accumulate;
+        a.paired = nce_;  // whose only block for both is its own
         sm90::maps_t rows = {};
         sm90::both_maps_t maps = {};
         if (auto status = map(maps, captions, side.live); !status) return status;
@@ -249,11 +299,25 @@ class sm90_two_set_ladder_engine_t : sm90_engine_t {
         maps.row = rows.row;
         maps.row_pair = rows.pair;
         if (auto status = plan_flags(a, true, stream); !status) return status;
-        return for_pair_kind([&]<class kind_>(kind_) { return launch_step<kind_>(maps, a, stream); });
+        return for_both_sides([&]<class kind_>(kind_) { return launch_step<kind_>(maps, a, stream); });
     }
 
+    /// What the step kernel reads in the place of log sums, of `sets` sets.
+    gpu_status_t find_shares(float const* const (&log_sums)[2], float* const (&shares)[2], int sets, int live,
+                             int padded, cudaStream_t stream) const {
+        int const blocks = (live + sm90::tile_k - 1) / sm90::tile_k;
+        if (blocks == 0) return {};
+        sm90::shares_t const a = {{log_sums[0], log_sums[1]}, {shares[0], shares[1]}, live, padded, a_.prefixes, a_.t};
+        sm90::shares_kernel<<<dim3(unsigned(blocks), unsigned(sets)), sm90::tile_k, 0, stream>>>(a);
+        return check(cudaGetLastError(), "shares_kernel");
+    }
+
+    bool nce_ = false;
     uint32_t foreign_rows_ = 0;  // most of a block of another GPU
     own_set_t sets_[2];
+    sm90_two_set_engine_t grid_;             // info_nce alone
+    size_t grid_bytes_ = 0, grid_kept_ = 0;  // its scratch; its part that must stay
+    float* column_shares_ = nullptr;
 };
 
 }  // namespace scaling_contrasts
