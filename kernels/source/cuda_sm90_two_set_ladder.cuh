@@ -31,8 +31,8 @@ class two_set_ladder_step_t final : public gpu::device_step_t {
 
     bool gathers() const override { return engine_.needs_sums(); }
     void gather(gpu::candidates_t const& block, cudaStream_t stream) override {
-        require(engine_.sums({{block.embeddings[0], block.embeddings[1]}, {}, live_of(block), block.device == device_},
-                             stream));
+        require(engine_.sums(block.embeddings[0], block.embeddings[1], live_of(block), block.device * problem_.rows,
+                             block.device == device_, stream));
     }
     void close_gather(cudaStream_t stream) override { require(engine_.close_sums(stream)); }
     float const* log_sums(int set) const override { return engine_.log_sums(set); }

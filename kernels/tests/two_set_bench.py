@@ -1,6 +1,6 @@
 """Times the sm90 engine of the losses over two sets beside its peers, interleaved in one process.
 
-    python3 two_set_bench.py ENGINE --case LOSS,ROWS,DIMS,PREFIXES ... [--tuning forward,high,wide,ring,lag ...]
+    python3 two_set_bench.py ENGINE --case LOSS,ROWS,DIMS,PREFIXES[,T] ... [--tuning forward,high,wide,ring,lag ...]
                              [--peers siglip_kernel siglip_kernel_1024 open_clip_clip products] [--t T] [--rounds N]
 
 LOSS is two_set_sigmoid or info_nce; PREFIXES is 1 (DIMS alone) or 5 (64 to 1024). A tuning 2,wide,ring,lag,bits is the
@@ -40,9 +40,9 @@ class Problem:
     """Pairs of one case, made on the device, and everything that steps over them."""
 
     def __init__(self, lib, case, args):
-        loss, rows, dims, prefixes = case.split(",")
+        loss, rows, dims, prefixes, *scale = case.split(",")
         self.lib, self.loss, self.rows, self.dims, self.prefixes = lib, loss, int(rows), int(dims), int(prefixes)
-        self.t, self.b = args.t, args.b
+        self.t, self.b = float(scale[0]) if scale else args.t, args.b
         torch.manual_seed(self.rows)
         shared = self._noise()
         self.sets = [((self._noise() + shared) / 2).to(torch.bfloat16) for _ in range(2)]
@@ -188,7 +188,7 @@ def measure(lib, case, args):
     for name, values in times.items():
         least, median = min(values), sorted(values)[len(values) // 2]
         held = f"{memory[name] / 2**20:8.1f} MiB" if name in memory else ""
-        what = f"{case} t={args.t:g} {name:34s} min {least:.4f} median {median:.4f} ms {held}"
+        what = f"{case} t={problem.t:g} {name:34s} min {least:.4f} median {median:.4f} ms {held}"
         print(f"{what}  6RRD {flops / least / 1e9:.0f} TF/s, {least / best:.2f} of the engine's best", flush=True)
     for tuning, graph in graphs.items():
         print("  stages", tuning)

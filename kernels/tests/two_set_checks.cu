@@ -248,7 +248,7 @@ void run(case_t const& c) {
                     for (gpu_t& other : gpu) {
                         if ((&it == &other) != own || (c.once && !own)) continue;
                         void const *const images = other.x[0]->get(), *const captions = other.x[1]->get();
-                        if (!scores) CALL(it.ladder.sums({{images, captions}, {}, other.live, own}, stream));
+                        if (!scores) CALL(it.ladder.sums(images, captions, other.live, other.first, own, stream));
                         else
                             CALL(it.ladder.score(images, captions, other.live, other.first, own, stream,
                                                  {other.ladder.log_sums(0), other.ladder.log_sums(1)}));

@@ -68,7 +68,7 @@ int bench_step(void* handle, void const* images, void const* captions, float con
     if (b.is_ladder) {
         void* const gradients[2] = {image_gradient, caption_gradient};
         if (parts & 1 && report(b.ladder.begin(images, captions, 0, tb, tb + 1, gradients, stream))) return 1;
-        if (parts & 2 && nce && report(b.ladder.sums({{images, captions}, {}, b.problem.live, true}, stream))) return 1;
+        if (parts & 2 && nce && report(b.ladder.sums(images, captions, b.problem.live, 0, true, stream))) return 1;
         if (parts & 2 && nce && report(b.ladder.close_sums(stream))) return 1;
         if (parts & 4 && report(b.ladder.score(images, captions, b.problem.live, 0, true, stream))) return 1;
         return parts & 8 && report(b.ladder.finish(gradients, scalars, stream));

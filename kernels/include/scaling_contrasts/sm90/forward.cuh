@@ -100,6 +100,49 @@ __device__ __forceinline__ void produce(params_t const& a, maps_t const& maps, u
     }
 }
 
+template <bool few_>
+__device__ __forceinline__ void release(uint32_t base, uint32_t stage) {
+    if (threadIdx.x == 128) ptx::mbar_arrive(base + shared_t<few_>::at_empty + stage * 8);
+}
+/// Dot products of a tile's halves: (+)= those of a band's columns. The last stage is not handed back, and its products
+/// not waited for.
+template <bool fp16_, bool few_>
+__device__ __forceinline__ void multiply(uint32_t base, ring_t<shared_t<few_>::stages_k>& ring, float (&upper)[64],
+                                         float (&lower)[64], int slabs, bool add) {
+    using shared = shared_t<few_>;
+#pragma unroll 1
+    for (int s = 0; s < slabs; ++s) {
+        uint32_t const at = base + ring.at() * stage_bytes_k, full = base + shared::at_full + ring.at() * 8;
+        uint64_t const rows = ptx::operand(at), columns = ptx::operand(at + stage_bytes_k / 2);
+        bool unread = s > 0;  // the stage before is not handed back yet
+        if (!__all_sync(~0u, ptx::mbar_try_once(full, ring.phase()))) {
+            if (unread) {
+                ptx::wgmma_wait<0>();
+                release<few_>(base, ring.before());
+                unread = false;
+            }
+            ptx::mbar_wait(full, ring.phase());
+        }
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < slab_k / 16; ++k) {
+            uint64_t const row = ptx::further(rows, 32 * k), column = ptx::further(columns, 32 * k);
+            auto const one = [&](float (&d)[64], uint64_t of) {
+                if constexpr (fp16_) ptx::wgmma_fp16_n128<0, 0>(d, of, column, k > 0 ? 1 : add | (s > 0));
+                else ptx::wgmma_n128<0, 0>(d, of, column, k > 0 ? 1 : add | (s > 0));
+            };
+            one(upper, row);
+            one(lower, ptx::further(row, 8192));
+        }
+        ptx::wgmma_commit();
+        if (unread) {
+            ptx::wgmma_wait<1>();
+            release<few_>(base, ring.before());
+        }
+        ring.next();
+    }
+}
+
 /// What a warp's 16 rows x 128 columns of a tile are: negatives, unless there are positives, self pairs or rows that are
 /// not there among them.
 struct cells_t {
@@ -199,9 +242,6 @@ __device__ __forceinline__ void consume(params_t const& a, uint32_t base, int ti
     ring_t<shared::stages_k> ring;
     walk_t walk;
     uint32_t parity = 0;
-    auto const release = [&](uint32_t stage) {
-        if (threadIdx.x == 128) ptx::mbar_arrive(base + shared::at_empty + stage * 8);
-    };
     for (int n = blockIdx.x; n < tiles; n += gridDim.x, parity ^= 1) {
         int2 const tile = walk.at(a, n);
         uint32_t const at_rows = base + shared::at_stats + parity * 2 * shared::stats_k * 4,
@@ -211,39 +251,13 @@ __device__ __forceinline__ void consume(params_t const& a, uint32_t base, int ti
         bool special[2];
 #pragma unroll 1
         for (int p = 0; p < a.prefixes; ++p) {
-#pragma unroll 1
-            for (int s = 0; s < a.slabs[p]; ++s) {
-                uint32_t const at = base + ring.at() * stage_bytes_k, full = base + shared::at_full + ring.at() * 8;
-                uint64_t const rows = ptx::operand(at), columns = ptx::operand(at + stage_bytes_k / 2);
-                bool unread = s > 0;  // the stage before is not handed back yet
-                if (!__all_sync(~0u, ptx::mbar_try_once(full, ring.phase()))) {
-                    if (unread) {
-                        ptx::wgmma_wait<0>();
-                        release(ring.before());
-                        unread = false;
-                    }
-                    ptx::mbar_wait(full, ring.phase());
-                }
-                ptx::wgmma_fence();
-#pragma unroll
-                for (int k = 0; k < slab_k / 16; ++k) {
-                    uint64_t const row = ptx::further(rows, 32 * k), column = ptx::further(columns, 32 * k);
-                    ptx::wgmma_n128<0, 0>(upper, row, column, k > 0 ? 1 : p | s);
-                    ptx::wgmma_n128<0, 0>(lower, ptx::further(row, 8192), column, k > 0 ? 1 : p | s);
-                }
-                ptx::wgmma_commit();
-                if (unread) {
-                    ptx::wgmma_wait<1>();
-                    release(ring.before());
-                }
-                ring.next();
-            }
+            multiply<false, few_>(base, ring, upper, lower, a.slabs[p], p > 0);
             float4 norm[8];
 #pragma unroll
             for (int h = 0; h < 8; ++h)
                 norm[h] = ptx::load_float4(at_columns + ((p + 1) * tile_k + (lane & 3) * 4) * 4 + h * 64);
             ptx::wgmma_wait<0>();
-            release(ring.before());
+            release<few_>(base, ring.before());
             float band = 0.f;
             auto const add = [&](int half, float const(&d)[64]) {
                 int const in_tile = half * 64 + warp * 16 + (lane >> 2);
@@ -265,11 +279,8 @@ __device__ __forceinline__ void consume(params_t const& a, uint32_t base, int ti
 }
 
 template <bool few_>
-__global__ void __launch_bounds__(threads_k, ctas_k)
-    score_kernel(maps_t const __grid_constant__ maps, params_t const __grid_constant__ a, int tiles) {
+__device__ __forceinline__ void open_barriers(uint32_t base) {
     using shared = shared_t<few_>;
-    extern __shared__ uint8_t raw[];
-    uint32_t const base = (ptx::smem(raw) + 1023) & ~1023u;
     if (threadIdx.x == 0) {
         for (int i = 0; i < shared::stages_k; ++i) {
             ptx::mbar_init(base + shared::at_full + i * 8, 1);
@@ -278,6 +289,15 @@ __global__ void __launch_bounds__(threads_k, ctas_k)
         ptx::fence_mbar_init();
     }
     __syncthreads();
+}
+
+template <bool few_>
+__global__ void __launch_bounds__(threads_k, ctas_k)
+    score_kernel(maps_t const __grid_constant__ maps, params_t const __grid_constant__ a, int tiles) {
+    using shared = shared_t<few_>;
+    extern __shared__ uint8_t raw[];
+    uint32_t const base = (ptx::smem(raw) + 1023) & ~1023u;
+    open_barriers<few_>(base);
     int const warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (warp < 4) {
         ptx::reg_free<32>();

@@ -12,6 +12,7 @@ namespace scaling_contrasts::sm90::two_set {
 
 struct bin_scale_t {
     int offset, width, fraction;
+    float each;  // 1 / width
 };
 __host__ __device__ inline bin_scale_t bin_scale(float t2) {
     bin_scale_t r;
@@ -20,6 +21,7 @@ __host__ __device__ inline bin_scale_t bin_scale(float t2) {
     int const width = int(ceilf((2.f * most + 12.f) / bins_k));
     r.width = width < 16 ? 16 : width;
     r.fraction = 43 - r.width;
+    r.each = 1.f / float(r.width);
     return r;
 }
 
@@ -28,7 +30,7 @@ __device__ __forceinline__ void add_share(side_t const& side, bin_scale_t const&
                                           int exponent) {
     if (!(v >= 1.2e-38f)) return;  // nothing, or below all that a float resolves
     int const bits = __float_as_int(v), top = (bits >> 23) - 127 + exponent + bins.offset;
-    int const k = min(max(top, 0) / bins.width, bins_k - 1);
+    int const k = min(int((float(max(top, 0)) + 0.5f) * bins.each), bins_k - 1);  // top / width
     float const fixed = __int_as_float(bits + ((bins.fraction - k * bins.width + bins.offset + exponent) << 23));
     ptx::red_add(side.bins + (int64_t(p) * bins_k + k) * side.padded + index, __float2ll_rn(fixed));
 }

@@ -13,7 +13,7 @@ struct softmax_rows_t {
     float share[2];
 };
 
-/// Makes a positive's dot product what it is in a cell left out. `row`, `column`: of d[0] in the tile.
+/// Makes a positive's dot product what it is in a cell left out; with a row of norm 0 its weight is 0 anyway. `row`, `column`: of d[0] in the tile.
 __device__ __forceinline__ void leave_out_positives(float (&d)[64], int row, int column, float t2) {
 #pragma unroll
     for (int i = 0; i < 64; ++i)

@@ -15,6 +15,7 @@
 #pragma once
 #include "scaling_contrasts/sm90/engine.cuh"
 #include "scaling_contrasts/sm90/softmax_finish.cuh"
+#include "scaling_contrasts/sm90/softmax_sums.cuh"
 #include "scaling_contrasts/sm90/two_set_engine.cuh"
 
 namespace scaling_contrasts {
@@ -36,6 +37,12 @@ class sm90_two_set_ladder_engine_t : sm90_engine_t {
         if (nce_)
             if (auto s = grid_.construct(problem, scratch, true); !s) return s;
         if (auto s = sm90::open_device(sms_, encode_); !s) return s;
+        if (nce_)
+            if (auto s = check(cudaFuncSetAttribute(sm90::sums_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                    sums_shared_bytes_k),
+                               "cudaFuncSetAttribute");
+                !s)
+                return s;
         if (auto s = for_both_sides(prepare_launch_t{}); !s) return s;
         return foreign_rows_ ? for_one_side(prepare_launch_t{}) : gpu_status_t{};
     }
@@ -65,8 +72,27 @@ class sm90_two_set_ladder_engine_t : sm90_engine_t {
         return nce_ ? grid_.begin(images, captions, scale, bias, stream) : gpu_status_t{};
     }
 
-    /// info_nce: as the grid's engine has them; its blocks, too.
-    gpu_status_t sums(two_set_block_t const& block, cudaStream_t stream) { return grid_.sums(block, stream); }
+    /// info_nce: sums over a block of pairs, as score() takes it.
+    gpu_status_t sums(void const* images, void const* captions, uint32_t live, int64_t first_pair, bool own,
+                      cudaStream_t stream) {
+        if (a_.row.blocks == 0) return {};
+        auto const& pairs = grid_.pairs();
+        sm90::params_t a = with_rows_of(sets_[0]);
+        if (own) {
+            a.paired = true;
+            a.column = sets_[1].of.row;
+            return add_sums(a, sets_[1].of.x, {pairs.side[0], pairs.side[1]}, stream);
+        }
+        void const* const given[2] = {captions, images};
+        for (int k = 0; k < 2; ++k) {
+            a = with_rows_of(sets_[k]);
+            __nv_bfloat16 const* x = nullptr;
+            if (auto s = take_candidates(given[k], live, first_pair, nullptr, a.column, x, stream); !s) return s;
+            if (live == 0) continue;
+            if (auto s = add_sums(a, x, {pairs.side[k], {}}, stream); !s) return s;
+        }
+        return {};
+    }
     gpu_status_t close_sums(cudaStream_t stream) {
         if (auto s = grid_.close_sums(stream); !s) return s;
         return find_shares({grid_.log_sums(0), grid_.log_sums(1)}, {sets_[0].shares, sets_[1].shares}, 2, a_.row.live,
@@ -302,6 +328,18 @@ class sm90_two_set_ladder_engine_t : sm90_engine_t {
         return for_both_sides([&]<class kind_>(kind_) { return launch_step<kind_>(maps, a, stream); });
     }
 
+    /// Sums over the rows of `a` against candidates `x`.
+    gpu_status_t add_sums(sm90::params_t const& a, __nv_bfloat16 const* x, sm90::sums_t const& to,
+                          cudaStream_t stream) const {
+        sm90::forward::maps_t maps = {};
+        if (auto s = map(maps.row, a.x, a.row.live, sm90::tile_k, 1); !s) return s;
+        if (auto s = map(maps.column, x, a.column.live, sm90::tile_k, 1); !s) return s;
+        int64_t const tiles = sm90::forward::count_tiles(a);
+        if (tiles > INT32_MAX) return {status_t::unsupported_k, "more than 2^31 tiles in a block"};
+        int const grid = int(std::min<int64_t>(tiles, sms_ * sm90::ctas_k));
+        sm90::sums_kernel<<<grid, sm90::threads_k, sums_shared_bytes_k, stream>>>(maps, a, to, int(tiles));
+        return check(cudaGetLastError(), "sums_kernel");
+    }
     /// What the step kernel reads in the place of log sums, of `sets` sets.
     gpu_status_t find_shares(float const* const (&log_sums)[2], float* const (&shares)[2], int sets, int live,
                              int padded, cudaStream_t stream) const {
@@ -312,6 +350,7 @@ class sm90_two_set_ladder_engine_t : sm90_engine_t {
         return check(cudaGetLastError(), "shares_kernel");
     }
 
+    static constexpr int sums_shared_bytes_k = int(sizeof(sm90::forward::shared_t<true>)) + 1024;
     bool nce_ = false;
     uint32_t foreign_rows_ = 0;  // most of a block of another GPU
     own_set_t sets_[2];
