@@ -19,11 +19,10 @@ class two_set_ladder_step_t final : public gpu::device_step_t {
                                   gpu_problem(problem_, device_), tuning_of(in)))) {
         require(engine_.construct(gpu_problem(problem_, device_), scratch_.data(), tuning_of(in)));
     }
-    /// Whether it is to run the problem: the article's ladder; any, where the option says `ladder`.
+    /// Whether it is to run the problem: the article's ladder; of two_set_sigmoid any, where the option
+    /// says `ladder`.
     static bool takes(problem_t const& problem, std::string const& option = "auto") {
-        bool const nce = problem.loss == loss_t::info_nce_k;
-        if (sets_of(problem.loss) != 2 || problem.forward_only) return false;
-        if (option == "grid" || (nce && option == "auto" && !nce_by_itself_k)) return false;
+        if (option == "grid" || sets_of(problem.loss) != 2 || problem.forward_only) return false;
         sm90_tuning_t tuning;
         tuning.any_ladder = option == "ladder";
         return sm90_two_set_ladder_engine_t::scratch_bytes(gpu_problem(problem, 0), tuning) > 0;
@@ -61,8 +60,6 @@ class two_set_ladder_step_t final : public gpu::device_step_t {
     std::int64_t partial_bytes() const override { return static_cast<std::int64_t>(engine_.partial_bytes()); }
 
   private:
-    static constexpr bool nce_by_itself_k = false;  // info_nce, where the option says nothing
-
     static sm90_tuning_t tuning_of(step_inputs_t const& in) {
         sm90_tuning_t tuning;
         tuning.any_ladder = in.two_set == "ladder";

@@ -21,8 +21,8 @@ struct step_inputs_t {
     int side_limit;  ///< of superblocks, where the engine has a choice (sm80; sm90's one_set_info_nce); 0: its own
     std::optional<bool> fp16 = {};         ///< sm90's sigmoids: rows and weights as fp16; empty: its own choice
     std::optional<bool> small_items = {};  ///< its one set's kernels for few rows (tests); empty: its own choice
-    std::string two_set = "auto";  ///< its losses over two sets: grid, or ladder (info_nce: for the article's alone);
-                                   ///< auto: ladder for the article's in two_set_sigmoid
+    std::string two_set = "auto";  ///< its losses over two sets: grid, or ladder, in two_set_sigmoid for any; auto:
+                                   ///< ladder for the article's
 };
 
 /// The sm90 and sm100 engines have sources of their own, for their instructions exist on few architectures. Where those
@@ -31,8 +31,7 @@ bool sm90_built();
 /// Why it cannot run a problem, as one clause; empty: it can, on a GPU of compute capability 9.0. `two_set`: see
 /// step_inputs_t.
 std::string sm90_unsupported(problem_t const& problem, std::string const& two_set = "auto");
-/// Whether a loss over two sets runs by the kernels of one set: two_set_sigmoid with the article's ladder, or where
-/// `two_set` says so.
+/// Whether a loss over two sets runs by the kernels of one set: with the article's ladder, or where `two_set` says so.
 bool sm90_two_set_ladder(problem_t const& problem, std::string const& two_set = "auto");
 std::unique_ptr<gpu::device_step_t> make_sm90_step(step_inputs_t const& in);
 
