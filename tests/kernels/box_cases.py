@@ -23,7 +23,7 @@ def refusal(engine, case, once=False):
     if article_ladder(case) and not (once and case["loss"] == "info_nce"):
         return ""
     if once and case["loss"] != "one_set_sigmoid":
-        return "gradients of another GPU's rows in one_set_sigmoid, and in two_set_sigmoid with the article's ladder, alone"
+        return "gradients of another GPU's rows in the sigmoids alone, of two sets with the article's ladder"
     ladder = len(case["prefixes"]) > 1
     if case["loss"] != "one_set_sigmoid" and ladder and case["gradient_dtype"] == "float32":
         return "weights of a ladder round twice over two sets"
