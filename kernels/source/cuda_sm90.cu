@@ -26,7 +26,8 @@ class sm90_step_t final : public gpu::device_step_t {
         require(engine_.construct(gpu_problem(problem_, device_), scratch_.data(), tuning_));
     }
     void begin(cudaStream_t stream) override {
-        require(engine_.begin(set_.embeddings, set_.labels, device_ * problem_.rows, scale_, bias_, stream));
+        require(
+            engine_.begin(set_.embeddings, set_.labels, device_ * problem_.rows, scale_, bias_, stream, set_.gradient));
     }
     void score(gpu::candidates_t const& block, cudaStream_t stream) override {
         auto const live = static_cast<std::uint32_t>(gpu::live_of(problem_, block));

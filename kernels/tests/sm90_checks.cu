@@ -243,7 +243,7 @@ void run(case_t const& c) {
     cudaStream_t stream;
     CHECK(cudaStreamCreate(&stream));
     auto step = [&] {
-        CALL(engine.begin(x.get(), label.get(), 0, tb.get(), tb.get() + 1, stream));
+        CALL(engine.begin(x.get(), label.get(), 0, tb.get(), tb.get() + 1, stream, gradient.get()));
         CALL(engine.score(x.get(), label.get(), p.rows, p.live, 0, true, stream));
         if (c.foreign)
             CALL(engine.score(foreign_x.get(), label.get() + c.rows, uint32_t(c.foreign), uint32_t(c.foreign), c.rows,
@@ -355,7 +355,8 @@ void run(case_t const& c) {
                 c.ladder.size(), name_of(c.labels), c.t, c.b, c.fp32 ? " fp32" : "", c.self_pairs ? " self" : "",
                 c.zero_rows ? " zeros" : "", c.ramp ? " ramp" : "", c.tuning.general ? " general" : "", c.tuning.ring,
                 c.tuning.wide, c.tuning.lag,
-                engine.fp16()          ? "fp16"
+                engine.packed_sums()   ? "fp16, packed sums"
+                : engine.fp16()        ? "fp16"
                 : engine.one_launch()  ? "one launch"
                 : engine.small_items() ? "small items"
                                        : "bf16",

@@ -59,7 +59,7 @@ int bench_step(void* handle, void const* x, int32_t const* labels, float const* 
         if (stages & 8 && report(b.forward.score(x, labels, rows, rows, false, stream))) return 1;
         return stages & 4 ? report(b.forward.finish(scalars, stream)) : 0;
     }
-    if (stages & 1 && report(b.engine.begin(x, labels, 0, tb, tb + 1, stream))) return 1;
+    if (stages & 1 && report(b.engine.begin(x, labels, 0, tb, tb + 1, stream, gradient))) return 1;
     if (stages & 2 && report(b.engine.score(x, labels, rows, rows, 0, true, stream))) return 1;
     if (stages & 8 && report(b.engine.score(x, labels, rows, rows, rows, false, stream))) return 1;
     if (stages & 4 && report(b.engine.finish(gradient, scalars, stream))) return 1;

@@ -26,6 +26,7 @@ inline std::optional<sm90_tuning_t> tuning_of(std::string const& text) {
         else if (key == "interleave") tuning.interleave = number != 0;
         else if (key == "general") tuning.general = number != 0;
         else if (key == "fp16") tuning.fp16 = number != 0;
+        else if (key == "packed_sums") tuning.packed_sums = number != 0;
         else if (key == "one_launch") tuning.one_launch = number != 0;
         else if (key == "small_items") tuning.small_items = number != 0;
         else if (key == "narrow_tiles") tuning.narrow_tiles = number != 0;

@@ -437,8 +437,9 @@ void run(case_t const& c) {
                 c.tuning.general           ? " general"
                 : !c.ladder_engine         ? ""
                 : c.ladder_engine->general ? " ladder engine, general"
-                : fp16                     ? " ladder engine"
-                                           : " ladder engine, bf16",
+                : fp16
+                    ? (c.ladder_engine->packed_sums.value_or(false) ? " ladder engine, packed sums" : " ladder engine")
+                    : " ladder engine, bf16",
                 bands, el, et, eb, same ? "yes" : "NO", guards ? "hold" : "BROKEN",
                 got.scalars[0] == forward_loss ? "" : ", forward differs");
     std::fflush(stdout);
@@ -505,6 +506,13 @@ std::vector<case_t> ladder_cases(loss_t loss, bool tiny) {
     for (bool fp32 : {false, true}) {
         add({1000}, {1000}, 5, -1, fp32)->ladder_engine->general = true;
         if (!fp32) add({1000}, {1000}, 10, -10, false)->ladder_engine->fp16 = false;
+    }
+    for (tb_t v : {tb_t{10, -10}, tb_t{5, -1}, tb_t{100, -10}})
+        add({1000}, {1000}, v.t, v.b, false)->ladder_engine->packed_sums = true;
+    for (bool once : {false, true}) {
+        auto* const it = add({1000, 1000}, {900, 1000}, 5, -1, false);
+        it->once = once;
+        it->ladder_engine->packed_sums = true;
     }
     return cases;
 }

@@ -14,7 +14,7 @@ struct bench_t {
     gpu_problem_t problem;
     bool is_ladder = false;
 };
-/// {2, wide, ring, lag, bits: 1 interleave, 2 bf16, 4 the general path}; wide 0: its choice of those
+/// {2, wide, ring, lag, bits: 1 interleave, 2 bf16, 4 the general path, 8 sums in fp16}; wide 0: its choice of those
 sm90_tuning_t ladder_tuning(int const* tuning) {
     sm90_tuning_t out;
     out.wide = tuning[1];
@@ -23,6 +23,7 @@ sm90_tuning_t ladder_tuning(int const* tuning) {
     out.interleave = tuning[4] & 1;
     if (tuning[4] & 2) out.fp16 = false;
     out.general = tuning[4] & 4;
+    if (tuning[4] & 8) out.packed_sums = true;
     return out;
 }
 /// prefixes: 1 (D alone) or 5 (the article's ladder).

@@ -53,6 +53,11 @@ __device__ __forceinline__ uint32_t pack_fp16(float lo, float hi) {
     asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
     return r;
 }
+__device__ __forceinline__ uint32_t add_fp16x2(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
 __device__ __forceinline__ float from_fp16(uint16_t v) {
     float r;
     asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v));

@@ -21,7 +21,10 @@ struct sm90_tuning_t {
     bool interleave = false;        ///< score and gradient items alternate
     bool general = false;           ///< take the general path for the article's ladder, too (tests)
     bool any_ladder = false;        ///< two sets: other ladders than the article's, too, which are slower
-    std::optional<bool> fp16 = {};  ///< rows and weights as fp16, in scratch; empty: where gradients are fp32
+    std::optional<bool> fp16 = {};  ///< rows and weights as fp16; empty: where gradients are fp32
+    /// With these, the article's ladder and bf16 gradients, weights are summed over longer prefixes in fp16, two an
+    /// instruction, and rows lie where gradients go; empty: in one set.
+    std::optional<bool> packed_sums = {};
     /// Score items of 64 x 64 cells, for the article's ladder in bf16 without pairs_once; empty: where rows are few.
     std::optional<bool> small_items = {};
     /// With these, a step is one kernel where it can be: no other device, no columns past the ladder, 32-bit numbers of
@@ -57,9 +60,14 @@ class sm90_engine_t {
     }
 
     /// Starts a step. `labels` may be null: every row its own group. `scale` and `bias` are read on the device, in
-    /// every step.
+    /// every step. `gradient`: what finish() will be given; where packed_sums() says so, rows lie there until then.
     gpu_status_t begin(void const* embeddings, int32_t const* labels, int64_t first_row, float const* scale,
-                       float const* bias, cudaStream_t stream) {
+                       float const* bias, cudaStream_t stream, void* gradient = nullptr) {
+        if (packed_sums_) {
+            if (!gradient)
+                return {status_t::unsupported_k, "sm90: fp16 rows lie where gradients go, which begin() lacks"};
+            row_y_ = static_cast<__nv_bfloat16*>(gradient);
+        }
         auto const* x = static_cast<__nv_bfloat16 const*>(embeddings);
         a_.x = fp16_ ? row_y_ : x;
         a_.t = scale;
@@ -152,6 +160,8 @@ class sm90_engine_t {
     size_t partial_bytes() const { return sm90::partial_bytes(a_, partial_blocks()); }
     /// Whether rows and weights are fp16.
     bool fp16() const { return fp16_; }
+    /// Whether weights are summed in fp16, and rows lie where gradients go until those are written.
+    bool packed_sums() const { return packed_sums_; }
     bool small_items() const { return small_items_; }
     /// Whether finish() launches all of a step: rows and labels must stay as begin() found them until then.
     bool one_launch() const { return one_launch_; }
@@ -160,7 +170,7 @@ class sm90_engine_t {
     /// global mean. `scalars_double`, where given, gets the same in double.
     gpu_status_t finish(void* gradient, float* scalars, cudaStream_t stream, double* scalars_double = nullptr) {
         sm90::params_t a = a_;
-        if (!fast_) a.residuals = nullptr;
+        if (!fast_ || packed_sums_) a.residuals = nullptr;
         a.gradient = gradient;
         a.scalars = scalars;
         a.scalars_double = scalars_double;
@@ -217,6 +227,7 @@ class sm90_engine_t {
     }
     template <class work_at>
     gpu_status_t for_plain_kind(work_at const& work) const {
+        if (packed_sums_) return work(sm90::packed_sums_t{});
         if (fast_) return fp16_ ? work(sm90::article_t<true>{}) : work(sm90::article_t<false>{});
         return fp16_ ? work(sm90::general_t<true>{}) : work(sm90::general_t<false>{});
     }
@@ -283,6 +294,7 @@ class sm90_engine_t {
         }
         fast_ = article && uniform && !tuning.general;
         fp16_ = tuning.fp16.value_or(p.fp32_gradients && fits_fp16(p));
+        packed_sums_ = fast_ && fp16_ && !p.fp32_gradients && tuning.packed_sums.value_or(true);
         choose_kind(p, tuning);
         if (small_items_ && (!fast_ || fp16_ || p.pairs_once))
             return refuse("small items are for the article's ladder, in bf16, with blocks scored for one GPU");
@@ -402,10 +414,10 @@ class sm90_engine_t {
         take(a_.partials, blocks * 3);
         take(a_.finished, 64);
         take(a_.residual_count, blocks * sm90::tile_k);
-        take(a_.residuals, blocks * sm90::tile_k * (fast_ ? sm90::residuals_k : 0));
+        take(a_.residuals, blocks * sm90::tile_k * (fast_ && !packed_sums_ ? sm90::residuals_k : 0));
         take(a_.dx, blocks * a_.columns * sm90::tile_k);
         if (fp16_) {
-            take(row_y_, blocks * sm90::tile_k * a_.dims);
+            if (!packed_sums_) take(row_y_, blocks * sm90::tile_k * a_.dims);
             take(column_y_, column_blocks * sm90::tile_k * a_.dims);
             take(row_scale_, blocks * sm90::tile_k);
             a_.row_scale = row_scale_;
@@ -485,7 +497,7 @@ class sm90_engine_t {
     gpu_problem_t problem_;
     sm90::params_t a_ = {};
     bool fast_ = false, fp16_ = false, small_items_ = false, one_launch_ = false, narrow_tiles_ = false;
-    bool scored_ = false, flags_clean_ = false;
+    bool packed_sums_ = false, scored_ = false, flags_clean_ = false;
     float most_slope_ = 1.f;  // of a cell's loss by its logit
     int sms_ = 0;
     float *row_records_ = nullptr, *column_records_ = nullptr, *row_scale_ = nullptr;

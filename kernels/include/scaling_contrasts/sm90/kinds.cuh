@@ -16,7 +16,7 @@ template <bool fp16_>
 struct general_t {
     using pair = pair_of<fp16_>;
     static constexpr bool fast = false, fp16 = fp16_, gives_back = false, both = false, small_items = false,
-                          one_launch = false, softmax = false;
+                          one_launch = false, packed_sums = false, softmax = false;
 };
 
 /// The article's ladder. `gives_back`: what rounding takes off positives' weights is kept for the end of the step.
@@ -24,7 +24,13 @@ template <bool fp16_>
 struct article_t {
     using pair = pair_of<fp16_>;
     static constexpr bool fast = true, fp16 = fp16_, gives_back = true, both = false, small_items = false,
-                          one_launch = false, softmax = false;
+                          one_launch = false, packed_sums = false, softmax = false;
+};
+
+/// That in fp16 with the planes' sums over longer prefixes in fp16, too, two cells an instruction, for bf16 gradients.
+/// Nothing is given back: rows lie where gradients go.
+struct packed_sums_t : article_t<true> {
+    static constexpr bool gives_back = false, packed_sums = true;
 };
 
 /// The same with both softmaxes of every cell in the place of its sigmoid, from log sums found beforehand: info_nce.

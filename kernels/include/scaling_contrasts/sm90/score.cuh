@@ -169,6 +169,10 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
         ptx::red_add((kind_::both && candidates ? a.column_s : a.s) + (int64_t(block) * prefixes + p) * tile_k + row,
                      __float2ll_rn(v * scale.s));
     };
+    // where this thread's sums of the first band go
+    int64_t* const to_row = a.s + int64_t(I) * prefixes * tile_k + my_row + (lane & 1) * 8;
+    int64_t* const to_column = (kind_::both ? a.column_s : a.s) + int64_t(J) * prefixes * tile_k + first +
+                               summed_chunk<8>(lane) * 8 + (lane & 3) * 2;
     auto add_column_s = [&](int p, int column, float v) { add_s(J, p, first + column, v, true); };
     auto add_row_s = [&](int p, float s0, float s1) {  // lanes 0 and 1 of the four that hold two rows get a sum each
         float row = (lane & 1 ? s1 : s0) + __shfl_xor_sync(~0u, lane & 1 ? s0 : s1, 1);
@@ -216,8 +220,9 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     // True if it was allowed. `marked_`: with positives and absent cells, whose columns have a bit in `marked`.
     auto far_band = [&]<bool marked_>(std::bool_constant<marked_>, int p, float u0, float u1) {
         float e4[4] = {}, squares[4] = {}, row_s[2][2] = {};
-        // weight times dot product, summed over two rows: in pairs of columns; with fp16 weights 32 columns, then rows
-        [[maybe_unused]] uint32_t columns[width / 8];
+        // weight times dot product, summed over two rows: in pairs of columns, 64 of them at a time, while the next ones
+        // are computed; with fp16 weights and their sums in fp32, 32 columns, then rows
+        [[maybe_unused]] uint32_t columns[8], pair_s[width / 64];
         [[maybe_unused]] float products[8], column_s[width / 32] = {};
         if constexpr (marked_) positives = 0, hot = false, positive_loss = positive_grad = 0.f;
 #pragma unroll
@@ -248,7 +253,15 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             } else {
                 cells(std::false_type{}, 0u);
             }
-            if constexpr (kind_::fp16) {  // sums S of bf16 would be off by more than weights of fp16 are
+            if constexpr (kind_::packed_sums) {  // rounded once more than with fp32 sums: gradients are bf16
+#pragma unroll
+                for (int k = 0; k < 4; ++k) last[h * 4 + k] = pair::pack(w[2 * k], w[2 * k + 1]);
+#pragma unroll
+                for (int k = 0; k < 2; ++k)
+                    columns[h % 4 * 2 + k] =
+                        ptx::pack_bf16(fmaf(w[4 * k + 2], d[4 * k + 2], w[4 * k] * d[4 * k]),
+                                       fmaf(w[4 * k + 3], d[4 * k + 3], w[4 * k + 1] * d[4 * k + 1]));
+            } else if constexpr (kind_::fp16) {  // sums S of bf16 would be off by more than weights of fp16 are
 #pragma unroll
                 for (int k = 0; k < 4; ++k) {
                     last[h * 4 + k] = pair::pack(w[2 * k], w[2 * k + 1]);
@@ -263,10 +276,20 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
                     last[h * 4 + k] = pair::pack(w[2 * k], w[2 * k + 1]);
                     s2[k] = ptx::mul_bf16x2(last[h * 4 + k], ptx::pack_bf16(d[2 * k], d[2 * k + 1]));
                 }
-                columns[2 * h] = ptx::add_bf16x2(s2[0], s2[1]);
-                columns[2 * h + 1] = ptx::add_bf16x2(s2[2], s2[3]);
+                columns[h % 4 * 2] = ptx::add_bf16x2(s2[0], s2[1]);
+                columns[h % 4 * 2 + 1] = ptx::add_bf16x2(s2[2], s2[3]);
             }
+            if constexpr (!kind_::fp16 || kind_::packed_sums)
+                if (h % 4 == 3) {
+                    uint32_t sum[1];
+                    sum_columns(columns, lane, sum);
+                    pair_s[h / 4] = sum[0];
+                }
         }
+        // lanes 0 and 1 of the four that hold two rows get a row's sum each
+        float const s0 = row_s[0][0] + row_s[0][1], s1 = row_s[1][0] + row_s[1][1];
+        float row = (lane & 1 ? s1 : s0) + __shfl_xor_sync(~0u, lane & 1 ? s0 : s1, 1);
+        row += __shfl_xor_sync(~0u, row, 2);
         bool const near = !(fmaxf(fmaxf(e4[0], e4[1]), fmaxf(e4[2], e4[3])) < far_k);
         if (__any_sync(~0u, marked_ ? near | hot : near)) return false;
         // sixteen like cells stand in for the sum of e^3
@@ -282,20 +305,18 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
             loss = fmaf(omega, ln2_k * positive_loss, loss);
             grad = fmaf(omega, positive_grad, grad);
         }
-        add_row_s(p, row_s[0][0] + row_s[0][1], row_s[1][0] + row_s[1][1]);
+        int64_t const by = int64_t(p) * tile_k;
+        if ((lane & 3) < 2) ptx::red_add(to_row + by, __float2ll_rn(row * scale.s));
         if (kind_::both || (a.own && I < J)) {
-            if constexpr (kind_::fp16) {
+            if constexpr (kind_::fp16 && !kind_::packed_sums) {
 #pragma unroll
                 for (int group = 0; group < width / 32; ++group)
                     add_column_s(p, group * 32 + summed_column(lane), column_s[group]);
             } else {
-                uint32_t sums[width / 64];
-                sum_columns<width / 8>(columns, lane, sums);
-                int const at = summed_chunk<width / 8>(lane) * 8 + (lane & 3) * 2;
 #pragma unroll
                 for (int i = 0; i < width / 64; ++i) {
-                    add_column_s(p, at + 8 * i, ptx::lo_bf16(sums[i]));
-                    add_column_s(p, at + 8 * i + 1, ptx::hi_bf16(sums[i]));
+                    ptx::red_add(to_column + by + 64 * i, __float2ll_rn(ptx::lo_bf16(pair_s[i]) * scale.s));
+                    ptx::red_add(to_column + by + 64 * i + 1, __float2ll_rn(ptx::hi_bf16(pair_s[i]) * scale.s));
                 }
             }
         }
@@ -576,18 +597,20 @@ __device__ __forceinline__ void score_item(params_t const& a, item_t const& item
     }
 
     // suffix sums of the planes, last band first
-    // suffix sums run in fp32, so that a plane is rounded once and not once a band
-    float sum[width / 2];
+    // suffix sums run in fp32, so that a plane is rounded once and not once a band; fp16 has bits enough for that
+    float sum[kind_::packed_sums ? 1 : width / 2];
+    if constexpr (!kind_::packed_sums) {
 #pragma unroll
-    for (int i = 0; i < width / 4; ++i) sum[2 * i] = pair::lo(last[i]), sum[2 * i + 1] = pair::hi(last[i]);
+        for (int i = 0; i < width / 4; ++i) sum[2 * i] = pair::lo(last[i]), sum[2 * i + 1] = pair::hi(last[i]);
+    }
     auto add_word = [&](int i, uint32_t v) {
-#ifdef SCALING_CONTRASTS_BF16_SUMS
-        last[i] = ptx::add_bf16x2(last[i], v);
-#else
-        sum[2 * i] += pair::lo(v);
-        sum[2 * i + 1] += pair::hi(v);
-        last[i] = pair::pack(sum[2 * i], sum[2 * i + 1]);
-#endif
+        if constexpr (kind_::packed_sums) {
+            last[i] = ptx::add_fp16x2(last[i], v);
+        } else {
+            sum[2 * i] += pair::lo(v);
+            sum[2 * i + 1] += pair::hi(v);
+            last[i] = pair::pack(sum[2 * i], sum[2 * i + 1]);
+        }
     };
     auto add = [&](uint32_t const(&v)[width / 4]) {
 #pragma unroll

@@ -69,6 +69,10 @@ __device__ __forceinline__ void publish(params_t const& a, uint32_t base) {
     }
 }
 
+/// Of a thread that does not multiply; a thread that does has what is left of the SM's.
+template <class kind_>
+constexpr int producer_registers_k = kind_::small_items || kind_::softmax ? 40 : 24;
+
 template <class kind_>
 __global__ void __launch_bounds__(threads_k, ctas_k)
     step_kernel(maps_of<kind_> const __grid_constant__ maps, params_of<kind_> const __grid_constant__ a) {
@@ -103,14 +107,14 @@ __global__ void __launch_bounds__(threads_k, ctas_k)
         if (warp > 1) find_statistics(a, warp, lane);
     }
     if (group == 0) {
-        ptx::reg_free<40>();
+        ptx::reg_free<producer_registers_k<kind_>>();
         int const warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
         if (warp == 0) produce<kind_>(a, maps, base);
         else if (warp == 1 && lane == 0) publish<kind_>(a, base);
         if constexpr (kind_::one_launch)
             if (warp > 1) find_terms<kind_>(a, base, warp, lane);
     } else {
-        ptx::reg_alloc<216>();
+        ptx::reg_alloc<65536 / ctas_k / 128 - producer_registers_k<kind_>>();
         consumer_t<kind_> c;
         c.base = base;
         c.warp = __shfl_sync(~0u, threadIdx.x / 32 & 3, 0);

@@ -23,7 +23,8 @@ namespace scaling_contrasts {
 class sm90_two_set_ladder_engine_t : sm90_engine_t {
   public:
     /// Bytes of device memory that construct() expects. 0: the problem is not one that this engine solves. Of `tuning`
-    /// wide, ring, lag, interleave, general, any_ladder and fp16 are heard; fp16 is taken where it is empty.
+    /// wide, ring, lag, interleave, general, any_ladder, fp16 and packed_sums are heard; fp16 is taken where it is
+    /// empty, packed_sums is not.
     static size_t scratch_bytes(gpu_problem_t const& problem, sm90_tuning_t const& tuning = {}) {
         sm90_two_set_ladder_engine_t probe;
         if (!probe.plan(problem, tuning)) return 0;
@@ -214,6 +215,7 @@ class sm90_two_set_ladder_engine_t : sm90_engine_t {
         tuning.interleave = given.interleave;
         tuning.general = given.general;
         tuning.fp16 = given.fp16.value_or(true);
+        tuning.packed_sums = given.packed_sums.value_or(false);
         if (tuning.wide == 0 && p.rows <= 4096) {  // what was fastest on an H200: docs/performance_two_set.md
             tuning.wide = 1;
             tuning.ring = 4;
