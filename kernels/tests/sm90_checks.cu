@@ -453,6 +453,8 @@ int main(int argc, char** argv) {
         case_t c = cases[0];
         c.tuning.small_items = false;
         cases.push_back(c);
+        c.tuning.fp16 = true;  // rows lie where gradients go
+        cases.push_back(c);
     }
     if (mode == "race") {  // the least that has tiles on and off the diagonal, and several superblocks, for racecheck
         cases.clear();

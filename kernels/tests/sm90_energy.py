@@ -2,9 +2,9 @@
 
     python3 sm90_energy.py FOLDER [--rows R] [--seconds S] [--engine NAME:LIBRARY:TUNING ...] [--part NAME ...]
 
-FOLDER: what sm90_parts.py has compiled, at least whole.so, and probe.so of sm90_energy_probe.cu. Each line is one
-kind of work, back to back for S seconds: milliseconds, joules, watts and the SM clock; energy is the slope of the
-counter after the first 0.4 s. Engines are measured first, whole steps.
+FOLDER: what sm90_parts.py has compiled, at least whole.so and probe.so. Each line is one kind of work, back to back
+for S seconds: milliseconds, joules, watts and the SM clock; energy is the slope of the counter after the first 0.4 s.
+Engines are measured first, whole steps.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """The sm90 engine's step kernel with parts of it left out, to see what the others cost: sm90_energy.py runs them.
 
-    python3 sm90_parts.py FOLDER       compiles FOLDER/NAME.so of each; needs nvcc and no GPU
+    python3 sm90_parts.py FOLDER [NAME ...]     compiles FOLDER/NAME.so of each, and probe.so; needs nvcc and no GPU
 
 A part is left out by replacing text of the sources, in a copy. What such a kernel computes is wrong.
 """
@@ -134,5 +134,8 @@ def build(name, folder):
 
 if __name__ == "__main__":
     out = pathlib.Path(sys.argv[1])
+    out.mkdir(parents=True, exist_ok=True)
     for variant in sys.argv[2:] or VARIANTS:
         build(variant, out)
+    probe = KERNELS / "tests" / "sm90_energy_probe.cu"
+    subprocess.run(["nvcc", *FLAGS, f"-I{KERNELS / 'include'}", "-o", out / "probe.so", probe], check=True)
