@@ -72,7 +72,7 @@ NO_SCORE_PRODUCTS = [
         "  // dot products",
         "    float acc[width / 2];\n"
         "    for (int i = 0; i < width / 2; ++i)\n"
-        "        acc[i] = float(int((c.thread * 64 + i) * 2654435761u) >> 15) / 4096;",  # cells far below zero
+        "        acc[i] = float(int((c.thread * 64 + i) * 2654435761u) >> 15);",  # far below zero
     ),
 ]
 NO_GRADIENT_PRODUCTS = [
