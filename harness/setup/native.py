@@ -139,4 +139,5 @@ def run_ctest(interpreter: Path) -> int:
     ctest = tool("ctest", interpreter)
     if not ctest:
         raise SetupError(f"no ctest beside {sys.executable} or on PATH; it comes with cmake")
-    return foreground([ctest, "--test-dir", BUILD, "--output-on-failure", "--no-tests=error"])
+    jobs = ["--parallel", str(len(os.sched_getaffinity(0)))]
+    return foreground([ctest, "--test-dir", BUILD, *jobs, "--output-on-failure", "--no-tests=error"])
