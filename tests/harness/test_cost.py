@@ -148,7 +148,7 @@ def test_what_is_taken_whatever_the_rows_is_of_the_case_s_device():
         ("two_set", "cuda", 131072, 2207039544),
         ("one_set", "cuda", 16384, 190270520),
         ("two_set", "cuda", 16384, 323785272),
-        ("info_nce", "cuda", 16384, 495145272),
+        ("info_nce", "cuda", 16384, 327410488),
         ("nt_xent", "cuda", 16384, 311253816),
         ("one_set", "cpu", 1024, 12026176),
         ("two_set", "cpu", 1024, 20463936),
