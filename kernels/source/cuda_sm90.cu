@@ -73,8 +73,7 @@ std::string sm90_unsupported(problem_t const& problem, std::string const& two_se
     if (sm90_two_set_ladder(problem, two_set)) return "";
     if (problem.pairs_once && problem.world_size > 1 && problem.loss != loss_t::one_set_sigmoid_k)
         return "the sm90 engine finds gradients of another GPU's rows in one_set_sigmoid, and in two_set_sigmoid with "
-               "the "
-               "article's ladder, alone; leave out pairs=once, or use engine sm80";
+               "the article's ladder, alone; leave out pairs=once, or use engine sm80";
     auto const given = gpu_problem(problem, 0);
     if (sets_of(problem.loss) == 2 && problem.prefixes.size() > 1 && given.fp32_gradients)
         return "the sm90 engine rounds a ladder's weights twice over two sets, too coarse for fp32 gradients";
