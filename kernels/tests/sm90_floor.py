@@ -4,8 +4,9 @@
 
 The yardstick is X X^T and G X in one graph. The step's own products: scores of unordered pairs (row stripes of X X^T
 from the diagonal on) and, for each band of columns, its plane of weights times its columns of X. Planes are whole
-matrices in memory, which an engine of bounded scratch cannot have. Least ms of interleaved bursts, then each line back
-to back for S seconds: ms, joules by the driver's energy counter (read only), watts, SM clock.
+matrices in memory, which an engine of bounded scratch cannot have. Of a foreign block all pairs are scored; info_nce
+scores them twice and has gradients of both sets. Least ms of interleaved bursts, then each line back to back for S
+seconds: ms, joules by the driver's energy counter (read only), watts, SM clock.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from sm90_energy import Counter, sustained
 from sm90_timing import graph_of, sample
 
 DIMS = 1024
-STRIPES = (1024, 2048, 4096)
+STRIPES = (256, 512, 1024, 2048, 4096)
 BANDS = ((0, 64), (64, 128), (128, 256), (256, 512), (512, 1024))
 
 
@@ -58,7 +59,7 @@ def works(rows):
     flop = 2.0 * rows * rows * DIMS
     half = {s: flop * sum(min(s, rows - f) * (rows - f) for f in range(0, rows, s)) / rows**2 for s in STRIPES}
     all_works = {"two plain products": (yardstick, 2 * flop), "X X^T": (square, flop), "G X": (product_g, flop)}
-    stripes = [s for s in half if s <= rows // 2]
+    stripes = [s for s in half if rows // 16 <= s <= rows // 2]
     for s in stripes:
         all_works[f"unordered pairs, stripes of {s}"] = (scores(s), half[s])
     for b, (low, high) in enumerate(BANDS):
@@ -71,6 +72,17 @@ def works(rows):
             gradients(stream)
 
         all_works[f"a step's products, stripes of {s}"] = (whole, flop + half[s])
+
+    def foreign(stream):
+        square(stream)
+        gradients(stream)
+
+    def softmax(stream):
+        foreign(stream)
+        foreign(stream)
+
+    all_works["a foreign block's products"] = (foreign, 2 * flop)
+    all_works["info_nce's products"] = (softmax, 4 * flop)
     graphs = {name: (graph_of(work), flops) for name, (work, flops) in all_works.items()}
     return graphs, (x, planes, product, out, outs)  # a graph does not keep its tensors
 
