@@ -10,10 +10,11 @@ from reports.text import STATUS_NAMES, loss_name, loss_order, memory_text
 def largest_batch(found: Capacity) -> Table:
     """One row per system and place."""
     rows = sorted(found.rows, key=lambda row: (int(row["world_size"]), row["state"], loss_order(row["loss"])))
+    runs = "run" if len(found.run_ids) == 1 else "runs"
     names = ("largest R", "memory at it", "predicted memory", "limit", "smallest R that fails", "how", "remark")
     return Table(
         id=f"largest-batch-{found.machine}",
-        title=f"Largest batch: {found.machine}, run {found.run_id}",
+        title=f"Largest batch: {found.machine}, {runs} {', '.join(found.run_ids)}",
         columns=(
             Column("system"),
             Column("loss"),
@@ -25,8 +26,8 @@ def largest_batch(found: Capacity) -> Table:
         note="R is rows (one set) or pairs (two sets) per rank; memory is per rank, the larger of the allocator's and "
         "the driver's figure (on CPU: the operating system's). An R fits when it runs within the limit. Where a search "
         "ended early, as its remark says, R is a lower bound. Predictions are from each system's formula when the "
-        "search ran. How close the two ends lie and how often each was launched: `capacity.csv` and `environment.json` "
-        "of the run.",
+        "search ran. Of several searches of a system the newest is shown. How close the two ends lie and how often "
+        "each was launched: `capacity.csv` and `environment.json` of the run.",
     )
 
 

@@ -121,10 +121,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Capacity:
-    """One search for the largest batches: `results/measured/<machine>/capacity/<run_id>/capacity.csv`."""
+    """A machine's largest batches, of `results/measured/<machine>/capacity/<run_id>/capacity.csv`."""
 
     machine: str
-    run_id: str
+    run_ids: tuple[str, ...]
     rows: tuple[Row, ...]
 
 
@@ -267,6 +267,13 @@ def _measured(folder: Path) -> tuple[tuple[Run, ...], tuple[str, ...]]:
     return tuple(shown), tuple(sorted(passed_over))
 
 
+# What a search for the largest batch is of: the newest of each is shown.
+_SEARCHED = (
+    *("system", "loss", "variant", "state", "dims", "prefixes", "dtype", "gradient_dtype", "labels", "self_pairs"),
+    *("world_size", "nodes", "device"),
+)
+
+
 def _chosen(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, str]]]:
     """Of runs of one kind, newest first: those to show, and the others with the reason."""
     first, *others = sorted(runs, key=lambda run: not run.whole)
@@ -284,19 +291,25 @@ def _chosen(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, str]]]:
 
 
 def _capacities(folder: Path) -> tuple[tuple[Capacity, ...], tuple[str, ...]]:
-    """The newest complete search of each machine, and one line for each that is not shown."""
-    newest: dict[str, Capacity] = {}
+    """Each machine's newest finished search of every system, and one line for each search that is not shown."""
+    found: dict[str, dict[tuple[str, ...], Row]] = {}
     passed_over = []
-    for path in sorted(folder.glob("*/capacity/*/capacity.csv")):
+    for path in sorted(folder.glob("*/capacity/*/capacity.csv"), reverse=True):
         machine, run_id = path.parts[-4], path.parts[-2]
         rows = _capacity_rows(path)
         if _environment(path.with_name("environment.json")).get("finished") is False:
             passed_over.append(f"{machine}/capacity/{run_id}: not finished")
             continue
-        if machine in newest:
-            passed_over.append(f"{machine}/capacity/{newest[machine].run_id}: a newer run is shown")
-        newest[machine] = Capacity(machine, run_id, rows)
-    return tuple(newest[machine] for machine in sorted(newest)), tuple(passed_over)
+        shown = found.setdefault(machine, {})
+        fresh = {key: row for row in rows if (key := tuple(row[name] for name in _SEARCHED)) not in shown}
+        shown |= {key: row | {"run_id": run_id} for key, row in fresh.items()}
+        if not fresh:
+            passed_over.append(f"{machine}/capacity/{run_id}: newer runs are shown")
+    capacities = []
+    for machine, shown in sorted(found.items()):
+        rows = tuple(shown.values())
+        capacities.append(Capacity(machine, tuple(sorted({row["run_id"] for row in rows})), rows))
+    return tuple(capacities), tuple(sorted(passed_over))
 
 
 def _capacity_rows(path: Path) -> tuple[Row, ...]:

@@ -74,11 +74,13 @@ def sustained(counter, run, seconds):
         count += batch
         events.append(torch.cuda.Event(enable_timing=True))
         events[-1].record()
-        while len(events) > 2 and not events[-3].query():  # two batches ahead of the GPU
+        while True:
             now, joules = time.perf_counter() - start, counter.joules()
             if not seen or joules != seen[-1][1]:
                 seen.append((now, joules))
                 clocks.append(counter.clock())
+            if len(events) < 3 or events[-3].query():  # two batches ahead of the GPU
+                break
             time.sleep(5e-4)
     torch.cuda.synchronize()
     after = [s for s in seen if s[0] > 0.4] or seen

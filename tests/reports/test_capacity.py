@@ -24,22 +24,25 @@ def found(rows=1024, **changes):
     return ROW | {"system": "open_clip", "variant": "bidir", "largest_rows": rows} | figures | more | changes
 
 
-def test_the_newest_finished_search_of_a_machine_is_shown(results, tmp_path):
+def test_the_newest_finished_search_of_each_system_is_shown(results, tmp_path):
     refused = ROW | {"system": "jax", "variant": "jit", "status": "unsupported", "reason": "jax is not installed"}
     add_search(results, "20260101T000000Z-aaaa", [found(512)])
+    add_search(results, "20260101T120000Z-abab", [found(384), found(4096, variant="gather")])
     add_search(results, "20260102T000000Z-bbbb", [found(), refused])
     add_search(results, "20260103T000000Z-cccc", [found(2048)], finished=False)
     loaded = store.load(results)
     (section,) = [section for section in page.sections(loaded) if section.id == "largest-batch"]
     (table,) = section.tables
-    assert table.title == "Largest batch: h200-x1, run 20260102T000000Z-bbbb"
+    assert table.title == "Largest batch: h200-x1, runs 20260101T120000Z-abab, 20260102T000000Z-bbbb"
     head = ("open_clip bidir", "two-set sigmoid", "init", "1")
+    older = ("open_clip gather", *head[1:], "4096", "2.95 GB", "2.00 GB", "3.00 GB", "1152", "out of memory", "")
     assert table.rows == (
         (*head, "1024", "2.95 GB", "2.00 GB", "3.00 GB", "1152", "out of memory", ""),
         ("jax jit", "two-set sigmoid", "init", "1", "", "", "", "", "", "", "unsupported: jax is not installed"),
+        older,
     )
     assert loaded.passed_over == (
-        "h200-x1/capacity/20260101T000000Z-aaaa: a newer run is shown",
+        "h200-x1/capacity/20260101T000000Z-aaaa: newer runs are shown",
         "h200-x1/capacity/20260103T000000Z-cccc: not finished",
     )
     assert main(["--results", str(results), "--out", str(tmp_path / "out")]) == 0
