@@ -415,10 +415,19 @@ arguments_t parse_arguments(int count, char const* const* words) {
         out.problem.forward_only = to_bool("--options forward_only", forward.mapped());
     check_problem("", out.problem);
     check_meeting(out);
-    for (auto const& text : checks) out.checks.push_back(to_check(text, out.problem));
+    for (auto const& text : checks) {
+        auto check = to_check(text, out.problem);
+        if (std::ranges::find(out.checks, check.name, &check_t::name) != out.checks.end())
+            throw usage_error_t("--check " + check.name + " is given twice; each needs a name of its own");
+        out.checks.push_back(std::move(check));
+    }
+    if (checks.empty() && std::ranges::find(out.actions, "check") != out.actions.end())
+        throw usage_error_t("--actions has check, and no check is given; add --check name=small,rows=64");
     if (out.all_reduce && out.device != "cuda")
         throw usage_error_t("--loss one_set_all_reduce is for GPUs; give --device cuda");
-    if (out.run.options.contains("engine")) out.run.engine = out.run.options["engine"];
+    if (auto const found = out.run.options.find("deadline_ms"); found != out.run.options.end())
+        to_number<double>("--options deadline_ms", found->second, 1e-6, 1e12);
+    if (auto const engine = out.run.options.extract("engine")) out.run.engine = engine.mapped();
 
     // Virtual devices of one process share its threads: what each is given, at most one thread a core.
     int const cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));

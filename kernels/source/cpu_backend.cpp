@@ -157,11 +157,17 @@ std::string processor_name() {
 
 std::string unsupported(problem_t const& problem, run_options_t const& options) {
     if (options.option("offload", "false") == "true") return "offload streams rows through a GPU; use device cuda";
+    for (auto const& [name, value] : options.options)  // several_boxes: boxes of CPUs need no leave
+        if (name != "devices" && name != "deadline_ms" && name != "offload" && name != "several_boxes")
+            return "unknown option " + name + "; known on the CPU are devices, deadline_ms, pairs, forward_only, " +
+                   "form and engine";
     if (auto const devices = options.option("devices", "turns"); devices != "turns" && devices != "threads")
         return "option devices is '" + devices + "'; known are turns and threads";
     if (concurrent(options) && options.boxes > 1) return "devices=threads runs one box; leave it out, or give nodes 1";
     if (problem.pairs_once && options.boxes > 1) return "pairs=once runs one box; leave it out, or give nodes 1";
     if (auto const reason = problem.pairs_once ? pairs_unsupported(problem) : ""; !reason.empty()) return reason;
+    for (auto const* engine : {"sm80", "sm90", "sm100"})
+        if (options.engine == engine) return "engine " + options.engine + " is of GPUs; give device cuda";
     try {
         cpu::pick(options.engine);
     } catch (failure_t const& reason) {

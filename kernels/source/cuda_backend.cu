@@ -424,7 +424,10 @@ std::string unsupported(problem_t const& problem, run_options_t const& options) 
         if (two_set != "grid" && two_set != "ladder")
             return "option two_set is '" + two_set + "'; known are auto, grid and ladder";
         if (engine != "sm90" || sets_of(problem.loss) != 2)
-            return "option two_set is for the losses over two sets on the sm90 engine";
+            return "option two_set is for the losses over two sets on the sm90 engine" +
+                   (options.engine == "auto" && sets_of(problem.loss) == 2
+                        ? "; engine auto takes " + engine + " for this problem: give engine sm90"
+                        : std::string());
         if (two_set == "grid" && problem.pairs_once)
             return "option two_set=grid finds no gradients of another GPU's rows; leave out pairs=once";
     }

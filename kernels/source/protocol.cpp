@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <numeric>
 
 #include "boxes.hpp"
@@ -48,10 +50,10 @@ class reporter_t {
         if (!arguments.events) return;
         stream_ = stdout;
         if (arguments.folder.empty()) return;
-        std::string const path = arguments.folder + "/events." + std::to_string(arguments.meeting.box) + ".jsonl";
-        stream_ = std::fopen(path.c_str(), "w");
+        name_ = arguments.folder + "/events." + std::to_string(arguments.meeting.box) + ".jsonl";
+        stream_ = std::fopen(name_.c_str(), "w");
         if (!stream_)
-            throw usage_error_t("cannot write " + path +
+            throw usage_error_t("cannot write " + name_ +
                                 "; --folder must name a folder that exists and can be written");
     }
     ~reporter_t() {
@@ -60,6 +62,7 @@ class reporter_t {
     reporter_t(reporter_t const&) = delete;
     reporter_t& operator=(reporter_t const&) = delete;
 
+    /// Throws std::runtime_error where it cannot be written: a run that nobody can read must not end as one that was.
     void event(char const* name, json_t const& fields) {
         if (!stream_) return;
         json_t line;
@@ -67,7 +70,8 @@ class reporter_t {
         std::string const rest = fields.line();
         std::fprintf(stream_, "%s, %s\n", line.line().substr(0, line.line().size() - 1).c_str(),
                      rest.substr(1).c_str());
-        std::fflush(stream_);
+        if (std::fflush(stream_) != 0 || std::ferror(stream_))
+            throw std::runtime_error("cannot write events to " + name_ + ": " + std::strerror(errno));
     }
     std::string path(std::string const& file) const {
         return (arguments_.folder.empty() ? "." : arguments_.folder) + "/" + file;
@@ -75,6 +79,7 @@ class reporter_t {
 
   private:
     arguments_t const& arguments_;
+    std::string name_ = "stdout";
     std::FILE* stream_ = nullptr;
 };
 

@@ -4,6 +4,8 @@ import csv
 import dataclasses
 import json
 import os
+import resource
+import subprocess
 import time
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from baselines import declarations
 from harness import inputs
 from harness.sensors import FIELDS
-from tests.kernels.binary import base_case, events_of, flags, run
+from tests.kernels.binary import BINARY, base_case, events_of, flags, run
 
 QUICK = ["--warmup-steps", 2, "--warmup-seconds", 0, "--blocks", 2, "--steps-per-block", 3, "--max-block-seconds", 5]
 
@@ -137,6 +139,8 @@ def test_a_deadline_ends_the_case_with_its_status(tmp_path):
         (["--rows", "100000000", "--dims", "65536"], "out_of_memory", "MiB"),
         (["--scale", "1e39"], "nonfinite", "not finite"),
         (["--options", "offload=true"], "unsupported", "through a GPU"),
+        (["--options", "two_set=ladder"], "unsupported", "unknown option two_set; known on the CPU are devices"),
+        (["--engine", "sm90"], "unsupported", "engine sm90 is of GPUs; give device cuda"),
     ],
 )
 def test_cases_that_cannot_run_say_so_in_the_last_line(tmp_path, words, status, reason):
@@ -168,6 +172,13 @@ def test_cases_that_cannot_run_say_so_in_the_last_line(tmp_path, words, status, 
         (["--check", "name=a,colour=red"], "unknown key 'colour'"),
         (["--check", "name=a,sample_rows=1024"], "past the last row"),
         (["--options", "fast"], "key=value"),
+        (["--options", "deadline_ms=5x"], "--options deadline_ms is '5x'; give a number"),
+        (["--options", "deadline_ms=-5"], "--options deadline_ms is -5; it is out of range"),
+        (["--check", "name=a", "--check", "name=a,scale=5"], "--check a is given twice"),
+        (["--actions", "check,time"], "no check is given; add --check"),
+        (["--batch", "/"], "cannot read /; --batch takes a file"),
+        (["--batch", "/nonexistent/file"], "cannot read /nonexistent/file"),
+        (["--batch", "/dev/null"], "/dev/null has no case"),
         (["--contract", "9"], "speaks 1"),
         (["--folder", "/nonexistent/folder"], "--folder must name a folder"),
         (["--loss", "info_nce", "--self-pairs", "true"], "one_set_sigmoid alone"),
@@ -180,6 +191,46 @@ def test_bad_input_gets_one_line_and_exit_status_2(words, part):
     done = run(*words)
     assert done.returncode == 2 and part in done.stderr
     assert done.stdout == "" and len(done.stderr.splitlines()) == 1
+
+
+def test_a_batch_is_read_whole_before_it_runs_and_goes_on_after_a_bad_folder(tmp_path):
+    tiny = "--rows 16 --dims 64 --prefixes 64"
+    batch = tmp_path / "batch.txt"
+    for last, part in (("--rows zero", "line 2: --rows is 'zero'"), ("--capabilities", "line 2: --help, --cap")):
+        batch.write_text(f"{tiny}\n{last}\n")
+        done = run("--batch", batch)
+        assert done.returncode == 2 and part in done.stderr and done.stdout == "", "nothing ran"
+    batch.write_text(f"{tiny} --folder {tmp_path}/absent\n\n{tiny} --folder {tmp_path}\n")
+    done = run("--batch", batch)
+    assert done.returncode == 2 and "line 1: cannot write" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert events_of(tmp_path)[-1]["status"] == "ok"
+
+
+def limited(limit, *words, out=None):
+    """The binary's exit status and what it says, where no file may grow past `limit` bytes; `out`: its stdout."""
+    done = subprocess.run(
+        [str(BINARY), "--rows", "64", *map(str, words)],
+        stdout=out,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=300,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    return done.returncode, done.stderr
+
+
+def test_what_cannot_be_written_fails_the_run(tmp_path):
+    """A full disk, a file too large: never a run that looks fine and left nothing."""
+    words = ["--folder", tmp_path, *QUICK, "--actions", "check,time", "--check", "name=small"]
+    assert limited(1 << 20, *words)[0] == 0
+    status, said = limited(1000, *words)
+    assert status == 1 and f"cannot write {tmp_path}/small.rows.0.npy: File too large" in said
+    status, said = limited(100, *words)
+    assert status == 1 and f"cannot write events to {tmp_path}/events.0.jsonl: File too large" in said
+    with open("/dev/full", "w") as full:
+        for more in ([], ["--json", *QUICK], ["--capabilities"], ["--help"], ["--inputs-digest"]):
+            status, said = limited(1 << 20, *more, out=full)
+            assert status == 1 and "stdout: No space left on device" in said and len(said.splitlines()) == 1, more
 
 
 def test_cold_caches_leave_the_flush_out_of_the_time(tmp_path):
