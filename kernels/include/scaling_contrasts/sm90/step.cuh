@@ -71,7 +71,9 @@ __device__ __forceinline__ void publish(params_t const& a, uint32_t base) {
 
 /// Of a thread that does not multiply; a thread that does has what is left of the SM's.
 template <class kind_>
-constexpr int producer_registers_k = kind_::one_launch ? 48 : kind_::small_items || kind_::softmax ? 40 : 24;
+constexpr int producer_registers_k = kind_::one_launch                      ? 48
+                                     : kind_::small_items || kind_::softmax ? 40
+                                                                            : 24;
 
 template <class kind_>
 __global__ void __launch_bounds__(threads_k, ctas_k)
