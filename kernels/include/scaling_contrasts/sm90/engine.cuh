@@ -315,11 +315,11 @@ class sm90_engine_t {
             a_.lag = std::max(1, tuning.lag);
             a_.ring = std::max(tuning.ring, a_.lag + 1);
             a_.interleave = tuning.interleave;
-        } else {  // as many superblocks in flight as CTAs can hold items of; fewer where memory or power is scarce
-            bool const many = !small_items_ && p.rows > 4096, capped = p.rows >= 24576;
+        } else {  // as many superblocks in flight as CTAs can hold items of; fewer where memory is scarce
+            bool const many = !small_items_ && p.rows > 4096;
             a_.wide = 1;
-            a_.lag = (many && !capped) || one_launch_ ? 3 : 2;
-            a_.ring = capped ? 3 : a_.lag + 2;
+            a_.lag = many || one_launch_ ? 3 : 2;
+            a_.ring = a_.lag + 2;
             a_.interleave = many;
         }
         sm90::params_t own = a_, foreign = a_;
