@@ -138,7 +138,7 @@ def _compose(overrides: tuple[str, ...], config: str) -> dict[str, Any]:
     try:
         with initialize_config_dir(str(CONFIGS), version_base=None):
             return OmegaConf.to_container(hydra_compose(config, list(overrides)), resolve=True)
-    except (HydraException, OmegaConfBaseException, TypeError, ValueError) as problem:
+    except (HydraException, OmegaConfBaseException, TypeError, ValueError, RecursionError) as problem:
         raise ConfigurationError(_one_line(problem, overrides, config)) from None
 
 

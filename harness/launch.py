@@ -181,7 +181,7 @@ def kill(pid: int) -> None:
 
 def marked_processes(folder: Path) -> list[int]:
     """Processes whose environment says that they belong to launches in `folder` or below it."""
-    mark = f"{FOLDER_VARIABLE}={folder}".encode()
+    mark = os.fsencode(f"{FOLDER_VARIABLE}={folder}")
     found = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit() and int(entry.name) != os.getpid():

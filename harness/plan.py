@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,12 +186,13 @@ def within_budget(
     planned: Sequence[Planned], budget: float | None, seconds_of: Callable[[Planned], float]
 ) -> tuple[list[Planned], list[Planned]]:
     """Kept and dropped cases: the longest go first until the rest fits into `budget` seconds."""
-    kept, dropped = list(planned), []
-    while budget is not None and sum(map(seconds_of, kept)) > budget:
-        longest = max(kept, key=seconds_of)
-        kept.remove(longest)
-        dropped.append(longest)
-    return kept, dropped
+    if budget is None:
+        return list(planned), []
+    seconds = [seconds_of(each) for each in planned]
+    shortest = sorted(range(len(planned)), key=lambda index: (seconds[index], -index))
+    count = bisect.bisect_right(list(itertools.accumulate(seconds[index] for index in shortest)), budget)
+    kept, dropped = sorted(shortest[:count]), reversed(shortest[count:])
+    return [planned[index] for index in kept], [planned[index] for index in dropped]
 
 
 def disk_bytes(each: Planned, checked_rows: int = 64) -> int:

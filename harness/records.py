@@ -155,7 +155,7 @@ def read_capacity(path: str | os.PathLike) -> list[dict[str, str]]:
 
 def _read(path: Path, columns: Sequence[str], required: Sequence[str], version: int) -> list[dict[str, str]]:
     try:
-        text = path.read_text(encoding="utf-8", errors="strict")
+        text = path.read_text(encoding="utf-8-sig", errors="strict")  # spreadsheets write a mark of byte order
     except (OSError, UnicodeDecodeError) as problem:
         raise RecordError(f"{path}: cannot be read as a CSV ({problem})") from None
     try:

@@ -142,6 +142,7 @@ def test_a_changed_protocol_is_custom_but_rounds_may_vary():
         ("machine.cores=0", "machine.cores is 0"),
         ("machine.memory_bytes=24G", "machine.memory_bytes is '24G'"),
         ("machine.lock_folder=5", "give a path"),
+        ("rows=" + "[" * 3000 + "]" * 3000, "cannot read the configuration"),
     ],
 )
 def test_bad_input_is_one_line_with_the_way_out(override, words):

@@ -93,6 +93,14 @@ def test_a_hang_is_a_timeout_and_leaves_nothing(tmp_path):
     assert launch.marked_processes(tmp_path) == []
 
 
+def test_a_folder_s_name_may_be_no_unicode(tmp_path):
+    """Whatever the locale: Python has other bytes of a path as surrogates."""
+    folder = tmp_path / os.fsdecode(b"d\xf6rr")
+    folder.mkdir()
+    assert start(folder).status == "ok"
+    assert launch.marked_processes(folder) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("fault", "status"), [(None, "ok"), ("crash", "crashed"), ("hang", "timeout")])
 def test_ranks_under_torchrun(tmp_path, fault, status):

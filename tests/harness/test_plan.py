@@ -198,7 +198,15 @@ def test_the_budget_drops_the_longest_first(two_devices):
     assert min(each.total_seconds(3) for each in dropped) >= max(each.total_seconds(3) for each in kept)
     assert sum(each.total_seconds(3) for each in kept) <= 0.9 * total
     assert plan.within_budget(found, None, lambda each: 1.0) == (found, [])
-    assert plan.within_budget(found, 0.0, lambda each: 1.0)[0] == []
+    assert plan.within_budget(found, 0.0, lambda each: 1.0) == ([], found), "the first of equals goes first"
+    assert plan.within_budget(found, 0.0, lambda each: 0.0) == (found, [])
+
+
+def test_a_budget_over_thousands_of_cases_is_found_at_once():
+    asked = []
+    kept, dropped = plan.within_budget(range(5000), 10.0, lambda each: asked.append(each) or 1.0 + each % 2)
+    assert kept == list(range(4980, 5000, 2)) and dropped[:2] == [1, 3] and len(dropped) == 4990
+    assert len(asked) == 5000, "each is predicted once"
 
 
 def test_impossible_shapes_are_refused(two_devices):

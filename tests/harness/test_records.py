@@ -108,6 +108,13 @@ def test_a_damaged_file_names_the_column_or_line(tmp_path, change, message):
     assert "\n" not in str(caught.value)
 
 
+def test_what_a_spreadsheet_saved_is_read(tmp_path):
+    text = records.format_rows([row(reason="zwölf")])
+    (tmp_path / "rows.csv").write_bytes(("\ufeff" + text.replace("\n", "\r\n")).encode())
+    (found,) = records.read_rows(tmp_path / "rows.csv")
+    assert (found["schema_version"], found["reason"]) == (str(records.SCHEMA_VERSION), "zwölf")
+
+
 def test_a_file_that_is_no_text_is_refused(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_bytes(b"\xff\xfe\x00")
