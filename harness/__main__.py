@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import importlib.util
 import sys
@@ -18,6 +20,8 @@ COMMANDS = {
     "selftest": "the harness measured against itself",
 }
 
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
 
 def available() -> dict[str, str]:
     """The commands whose module is here."""
@@ -29,7 +33,24 @@ def _module(command: str) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Dispatch. Bad input is one line on stderr and exit status 2."""
+    """Dispatch. Bad input is one line on stderr and exit status 2; so is a stdout that cannot be written."""
+    try:
+        status = _run(argv)
+        if sys.stdout:
+            sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        return 1
+    except OSError as problem:
+        if problem.filename is not None or problem.errno not in _UNWRITABLE:
+            raise
+        print(f"harness {' '.join(argv[:1])}: cannot write: {problem.strerror or problem}", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            sys.stdout.close()  # or Python tries once more as it ends
+        return 2
+
+
+def _run(argv: list[str]) -> int:
     commands = available()
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: python -m harness COMMAND ...\n")
@@ -53,8 +74,6 @@ def main(argv: list[str]) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        return 1
 
 
 if __name__ == "__main__":

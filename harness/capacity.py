@@ -80,6 +80,8 @@ def compose(argv: Sequence[str]) -> Configuration:
             raise ConfigurationError(f"{name} cannot be set here: {_INSTEAD[name]}")
     chosen = configuration.compose(argv, "capacity")
     settings = chosen.capacity
+    if not isinstance(settings, dict):
+        raise ConfigurationError(f"capacity is {settings!r}; set its fields, such as capacity.total_limit=20m")
     for name, least in (("start_rows", 1), ("ceiling_rows", 1), ("step_rows", 1), ("confirmations", 0)):
         _whole(f"capacity.{name}", settings[name], least)
     if settings["memory_bytes"] is not None:

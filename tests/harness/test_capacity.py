@@ -97,6 +97,7 @@ def test_an_interrupt_keeps_what_was_found(bench):
     ("overrides", "words"),
     [
         (["rows=[8]"], "rows cannot be set here"),
+        (["capacity=null"], "capacity is None; set its fields"),
         (["budget=3m"], "set capacity.total_limit"),
         (["capacity.start=1"], "known: capacity.start_rows"),
         (["capacity.start_rows=0"], "capacity.start_rows is 0"),

@@ -1,5 +1,8 @@
 import csv
 import dataclasses
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -315,3 +318,17 @@ def test_inf_cl_s_first_table_has_the_whole_grid_s_published_batches():
         98304: True,
         131072: True,
     }
+
+
+@pytest.mark.parametrize("arguments", [["plan"], ["doctor"], ["--help"]])
+def test_a_stdout_that_is_full_is_one_line(arguments):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "harness", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+    assert done.returncode == 2
+    assert done.stderr == f"harness {arguments[0]}: cannot write: No space left on device\n"
