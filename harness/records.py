@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 SCHEMA_VERSION = 3
+csv.field_size_limit(1 << 30)  # Python's own, 128 KiB, would make a run unreadable by one long reason
 
 # The design's names in its order, then what this suite adds.
 COLUMNS = (

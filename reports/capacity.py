@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reports.store import Capacity, Row, number
+from reports.store import Capacity, Row, number, slug
 from reports.table import RIGHT, Column, Table
 from reports.text import STATUS_NAMES, loss_name, loss_order, memory_text
 
@@ -13,7 +13,7 @@ def largest_batch(found: Capacity) -> Table:
     runs = "run" if len(found.run_ids) == 1 else "runs"
     names = ("largest R", "memory at it", "predicted memory", "limit", "smallest R that fails", "how", "remark")
     return Table(
-        id=f"largest-batch-{found.machine}",
+        id=f"largest-batch-{slug(found.machine)}",
         title=f"Largest batch: {found.machine}, {runs} {', '.join(found.run_ids)}",
         columns=(
             Column("system"),

@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from harness.records import CAPACITY_STATUSES, RecordError, read_capacity, read_
 
 Row = Mapping[str, str]
 
+OWN = Path(__file__).resolve().parent.parent / "results"
 PUBLISHED = "published"
 LOSS_STEP = "article_loss_step.csv"
 FACTS = {
@@ -116,7 +118,7 @@ class Run:
         """The same, for file names and anchors."""
         parts = dict.fromkeys((self.machine, self.campaign, self.protocol, *(["cold"] if self.cache == "cold" else [])))
         own = [self.run_id.lower()] if self.beside else []
-        return "-".join(part.replace("_", "-") for part in (*parts, *own))
+        return slug(*parts, *own)
 
 
 @dataclass(frozen=True)
@@ -149,14 +151,22 @@ class Results:
         return Run(PUBLISHED, "article", PUBLISHED, PUBLISHED, self.loss_step)
 
 
+def slug(*parts: str) -> str:
+    """Parts of a file's name and of an anchor, as one. Folders may have names that HTML takes for its own."""
+    return "-".join(re.sub(r"[^\w.]+|_", "-", part) for part in parts)
+
+
 def number(row: Row, column: str) -> float | None:
     """A numeric cell, None where it is empty. Cells were checked when the file was read."""
     return float(row[column]) if row[column] else None
 
 
 def load(folder: Path) -> Results:
-    """Read a results folder. Raises ResultsError when the article's files are missing, or any file is broken."""
-    published = folder / "published"
+    """Read a results folder; one that `bench results=<folder>` made has no published figures: then this repository's.
+
+    Raises ResultsError when the article's files are missing, or any file is broken.
+    """
+    published = (folder if (folder / "published").exists() or not (folder / "measured").is_dir() else OWN) / "published"
     facts = {name: _facts(published / name, columns) for name, columns in FACTS.items()}
     records = {
         path.stem: _records(path) for path in sorted(published.glob("*.csv")) if path.name not in (*FACTS, LOSS_STEP)
@@ -172,7 +182,7 @@ def load(folder: Path) -> Results:
         runs=runs,
         passed_over=passed_over + searches_passed_over,
         capacities=capacities,
-        **{name.removesuffix(".csv"): rows for name, rows in _peers(folder / "peers").items()},
+        **{name.removesuffix(".csv"): rows for name, rows in _peers(published.with_name("peers")).items()},
     )
 
 
@@ -199,6 +209,10 @@ def _check_row(path: Path, line: int, row: Row, never_empty: tuple[str, ...]) ->
             raise ResultsError(f"{path}: line {line}, column {column!r} is empty")
     if row["status"] not in STATUSES:
         raise ResultsError(f"{path}: line {line}, column 'status' is {row['status']!r}; known: {', '.join(STATUSES)}")
+    for column in ("prefixes", "live"):
+        counts = [int(count) if _is_number(count, whole=True) else -1 for count in row[column].split()]
+        if row[column] and (min(counts, default=-1) < 0 or max(counts) == 0):
+            raise ResultsError(f"{path}: line {line}, column {column!r} is {row[column]!r}, not whole numbers")
     for column in (*_COUNTS, *_BYTES, *_SECONDS, *_FLOATS):
         if row[column] and not _is_number(row[column], whole=column in (*_COUNTS, *_BYTES)):
             raise ResultsError(f"{path}: line {line}, column {column!r} is {row[column]!r}, not a number")

@@ -187,3 +187,13 @@ def test_unusual_runs_render_too(results, tmp_path, rows):
     assert "<i>" not in text and "<b>" not in text
     for path in (tmp_path / "out" / "charts").glob("*.svg"):
         xml.parse(path)
+
+
+def test_names_of_folders_and_cells_are_no_markup(results, tmp_path):
+    evil = "<script>alert(1)</script>\"'&"
+    rows = [row("native", "one_set_sigmoid", evil, 256, 1.0), row(evil, "info_nce", "b", 256, 2.0) | {"reason": evil}]
+    add_run(results, '<b>&"machine', "<i>campaign", "20260101T000000Z-aaaa", rows)
+    assert main(["--results", str(results), "--out", str(tmp_path / "page")]) == 0
+    text = (tmp_path / "page" / "index.html").read_text()
+    assert "&lt;b&gt;" in text and "&lt;script&gt;" in text
+    assert not re.search(r"<script>|<b>&|<i>campaign", text)

@@ -43,6 +43,10 @@ def test_broken_files_give_one_line_and_exit_2(results, tmp_path, capsys, name, 
         ("loss_error", "small"),
         ("system", ""),
         ("nodes", ""),
+        ("prefixes", "64 wide"),
+        ("prefixes", " "),
+        ("live", "8 -8"),
+        ("live", "0 0"),
     ],
 )
 def test_broken_cells_name_line_and_column(results, column, value):
@@ -50,6 +54,22 @@ def test_broken_cells_name_line_and_column(results, column, value):
     add_run(results, "m", "quick", "20260101T000000Z-aaaa", [row("a", "info_nce", "b", 256, 1.0), broken])
     with pytest.raises(store.ResultsError, match=f"rows.csv: line 3, column '{column}'"):
         store.load(results)
+
+
+def test_a_results_folder_of_measurements_alone_takes_the_published_figures_of_this_repository(tmp_path):
+    """What `bench results=<folder>` makes."""
+    add_run(tmp_path, "m", "quick", "20260101T000000Z-aaaa", [row("a", "info_nce", "b", 256, 1.0)])
+    loaded = store.load(tmp_path)
+    assert loaded.loss_step and loaded.declarations and [run.machine for run in loaded.runs] == ["m"]
+    with pytest.raises(store.ResultsError, match="published"):
+        store.load(tmp_path / "absent")
+
+
+def test_a_long_reason_is_read(results):
+    rows = [row("a", "info_nce", "b", 256, 1.0), row("a", "info_nce", "c", 256, None) | {"reason": "x" * 200_000}]
+    rows[1] |= {"status": "crashed"}
+    add_run(results, "m", "quick", "20260101T000000Z-aaaa", rows)
+    assert len(store.load(results).runs[0].rows[1]["reason"]) == 200_000
 
 
 def test_protocols_may_not_mix_in_a_run(results):
