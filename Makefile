@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 export PYTHON VENV
 
-RUN = @command -v "$$PYTHON" >/dev/null 2>&1 || { echo "setup: PYTHON=$$PYTHON is not a program; name Python 3.11 or newer" >&2; exit 2; }; \
+RUN = @[ -d harness/setup ] || { echo "setup: targets run in the repository's folder; go there, or use make -C FOLDER" >&2; exit 2; }; \
+	command -v "$$PYTHON" >/dev/null 2>&1 || { echo "setup: PYTHON=$$PYTHON is not a program; name Python 3.11 or newer" >&2; exit 2; }; \
 	[ "$$("$$PYTHON" -c 'print(42)' 2>/dev/null)" = 42 ] || \
 	{ echo "setup: PYTHON=$$PYTHON is a program but runs no Python; name Python 3.11 or newer" >&2; exit 2; }; \
 	"$$PYTHON" -m harness.setup $@

@@ -82,6 +82,8 @@ def regress(options: Options) -> int:
         raise SetupError("regress needs BASE=<csv or folder>, the results to compare with")
     arguments = overrides(options, base="BASE", new="NEW")
     if not options.get("NEW"):
+        if not Path(options["BASE"]).exists():  # told before minutes of building
+            raise SetupError(f"BASE={options['BASE']} does not exist; give a result CSV or a run folder")
         return harness(options, "regress", *arguments)
     return foreground([environment.prepare(options), "-m", "harness", "regress", *arguments, *words(options, "ARGS")])
 

@@ -2,6 +2,8 @@
 
 import re
 import runpy
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -72,6 +74,12 @@ def test_an_interpreter_or_environment_that_is_none_is_one_line(project: Project
     assert project.calls() == []
 
 
+def test_from_another_folder_make_says_where_it_runs(project: Project, tmp_path):
+    shutil.copy(project.root / "Makefile", tmp_path / "Makefile")  # a path with a space in it, make cannot include
+    result = subprocess.run(["make", "plan", "VENV=none"], cwd=tmp_path, text=True, capture_output=True)
+    assert result.returncode == 2 and "make -C FOLDER" in one_line(result.stderr)
+
+
 def test_a_make_started_by_a_target_does_not_obey_this_one_s_command_line(project: Project):
     note = "import os; open('seen', 'w').write(repr({name for name in os.environ if name.startswith('M')}))\n"
     (project.root / "harness" / "__main__.py").write_text(note)
@@ -129,6 +137,10 @@ def test_regress_names_its_files_and_asks_for_base(project: Project):
 def test_comparing_two_files_builds_nothing_and_measuring_afresh_does(buildable: Project):
     buildable.make("regress", "VENV=none", "BASE=old.csv", "NEW=new.csv")
     assert not (buildable.root / "cmake.txt").exists() and len(buildable.calls()) == 1
+    result = buildable.make("regress", "VENV=none", "BASE=old.csv")
+    assert result.returncode == 2 and "BASE=old.csv does not exist" in one_line(result.stderr)
+    assert not (buildable.root / "cmake.txt").exists(), "it says so before it builds"
+    (buildable.root / "old.csv").touch()
     buildable.make("regress", "VENV=none", "BASE=old.csv")
     assert (buildable.root / "cmake.txt").exists() and len(buildable.calls()) == 2
 
