@@ -6,6 +6,7 @@ import contextlib
 import errno
 import importlib
 import importlib.util
+import os
 import sys
 
 from harness.cases import ConfigurationError
@@ -34,10 +35,12 @@ def _module(command: str) -> str:
 
 def main(argv: list[str]) -> int:
     """Dispatch. Bad input is one line on stderr and exit status 2; so is a stdout that cannot be written."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as a daemon's may be
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
     try:
         status = _run(argv)
-        if sys.stdout:
-            sys.stdout.flush()
+        sys.stdout.flush()
         return status
     except BrokenPipeError:
         return 1

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 
@@ -45,6 +46,15 @@ def test_a_run_leaves_whole_records(bench):
     (line,) = log.read_text().splitlines()
     assert [check["name"] for check in json.loads(line)["checks"]] == ["small", "negatives", "own"]
     assert "1 rows in" in done.stdout and str(folder) in done.stdout
+
+
+def test_closed_streams_lose_nothing(bench, monkeypatch):
+    """As under a daemon."""
+    bench.system("probe", {"a": {}})
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    assert main(["bench", *bench.arguments()]) == 0
+    assert bench.rows()["a"]["status"] == "ok"
 
 
 def test_every_fault_is_a_row_and_the_rest_goes_on(bench):
